@@ -92,6 +92,10 @@ pub(super) async fn admit<'l>(
             {
                 return Err(Refusal::Overloaded);
             }
+            // Before the body is read: with one, nothing is upgraded.
+            let protocol = head.upgrade.as_deref().filter(|_| sends);
+            let upgrade =
+                protocol.and_then(|protocol| route.upgrades.allowed(request, &body, protocol));
             let (body, read) = match &decider.reader {
                 None => (body, None),
                 Some(reader) => {
@@ -109,6 +113,7 @@ pub(super) async fn admit<'l>(
                 target,
                 peer,
                 parameters: &found.parameters,
+                upgrade,
                 body: read.as_ref(),
                 descriptor: None,
                 is_sent: sends,
@@ -169,8 +174,17 @@ fn bodiless_view<'a>(
     received: &'a Received,
     (route, parameters): (&'a str, &'a [&'a str]),
 ) -> RequestView<'a> {
-    let client = &received.client;
-    RequestView { request, target, client, peer, route, parameters, body: None, descriptor: None }
+    RequestView {
+        request,
+        target,
+        client: &received.client,
+        peer,
+        route,
+        parameters,
+        upgrade: None,
+        body: None,
+        descriptor: None,
+    }
 }
 
 /// Answers an auth request of another proxy.

@@ -11,8 +11,11 @@ use crate::bindings::weir::policy::types::{
 };
 use crate::{
     Adjustment, Algorithm, Alignment, Calendar, Change, Debt, Decision, Denial, Enforcement,
-    Fallback, Limit, Manifest, Quota, Rate, Refund, Settlement, Value, Verdict,
+    Fallback, Limit, Manifest, Quota, Rate, Refund, Settlement, Value, Verdict, bounded_key,
 };
+
+/// Maximum length of a label's value, in bytes.
+const LABEL_BYTES_MAX: usize = 256;
 
 impl Decision {
     fn of(verdict: Verdict) -> Self {
@@ -49,29 +52,34 @@ impl Decision {
     }
 
     /// Sets a field on the request to the upstream. Framing, hop-by-hop fields and Host are
-    /// refused.
+    /// refused, and so is a value of more than 4,096 characters, with a blank at an end, with
+    /// control characters, or with characters beyond U+00FF, of which each below is one byte: what
+    /// clients choose has to be checked before.
     #[must_use]
     pub fn upstream_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.upstream_headers.push((name.into(), value.into()));
         self
     }
 
-    /// Sets a field on the response. Framing and hop-by-hop fields are refused.
+    /// Sets a field on the response. Framing and hop-by-hop fields are refused, and values as in
+    /// [`Decision::upstream_header`].
     #[must_use]
     pub fn response_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.response_headers.push((name.into(), value.into()));
         self
     }
 
-    /// Adds a label to the access log, and to the metrics where the configuration lists it.
+    /// Adds a label to the access log, and to the metrics where the configuration lists it. The
+    /// name is `[a-z0-9._-]{1,64}`. Of a long value 256 bytes are kept, and control characters
+    /// become blanks. A decision has 16 labels at most.
     #[must_use]
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.labels.push((name.into(), value.into()));
+        self.labels.push((name.into(), label_value(value.into())));
         self
     }
 
     /// Asks for a call of [`Policy::settle`](crate::Policy::settle) at the end of the response,
-    /// with this memo.
+    /// with this memo of at most 4,096 bytes.
     #[must_use]
     pub fn settle_with(mut self, memo: impl Into<String>) -> Self {
         self.settle_with = Some(memo.into());
@@ -112,10 +120,11 @@ impl Decision {
     }
 
     /// Sets whose request it is where those who wait for an upstream share what there is. Without
-    /// it, requests with equal keys of all limits are one sender's.
+    /// it, requests with equal keys of all limits are one sender's. A long key is bounded as
+    /// [`bounded_key`] does it.
     #[must_use]
     pub fn fair_key(self, key: impl Into<String>) -> Self {
-        self.option("fair-key", key)
+        self.option("fair-key", bounded_key(key.into()))
     }
 
     /// What a limit refuses is answered with this text, of at most 64 KiB, instead of a problem
@@ -250,16 +259,18 @@ impl Limit {
 }
 
 impl Adjustment {
-    /// Gives back `units` of what the request took; at most what it took. The limit's refund must
-    /// be [`Refund::BySettle`].
+    /// Gives back `units` of what the request took; at most what it took, so that `u64::MAX` is all
+    /// of it. The limit's refund must be [`Refund::BySettle`].
     #[must_use]
     pub fn give_back(limit: impl Into<String>, units: u64) -> Self {
+        let units = units.min(AMOUNT_MAX);
         Self { limit: limit.into(), change: Change::Units(0_i64.saturating_sub_unsigned(units)) }
     }
 
-    /// Charges `units` more if they still fit, else nothing.
+    /// Charges `units` more, 2^52 at most, if they still fit, else nothing.
     #[must_use]
     pub fn charge(limit: impl Into<String>, units: u64) -> Self {
+        let units = units.min(AMOUNT_MAX);
         Self { limit: limit.into(), change: Change::Units(0_i64.saturating_add_unsigned(units)) }
     }
 
@@ -297,18 +308,18 @@ impl Settlement {
         self
     }
 
-    /// Adds a label to those of the decision.
+    /// Adds a label to those of the decision, as [`Decision::label`] does.
     #[must_use]
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.labels.push((name.into(), value.into()));
+        self.labels.push((name.into(), label_value(value.into())));
         self
     }
 
     /// Adds an amount to the access log, and to the metrics where the configuration lists it. The
-    /// name is `[a-z0-9._-]{1,64}`.
+    /// name is `[a-z0-9._-]{1,64}`. More than 2^52 is 2^52.
     #[must_use]
     pub fn amount(mut self, name: impl Into<String>, units: u64) -> Self {
-        self.amounts.push((name.into(), units));
+        self.amounts.push((name.into(), units.min(AMOUNT_MAX)));
         self
     }
 }
@@ -485,21 +496,15 @@ impl Manifest {
     /// put in lower case, as the proxy shows them.
     #[must_use]
     pub fn and<S: Into<String>>(mut self, facts: impl IntoIterator<Item = S>) -> Self {
-        for mut fact in facts.into_iter().map(Into::into) {
-            if fact.starts_with("header.") {
-                fact.make_ascii_lowercase();
-            }
-            if !self.request_facts.contains(&fact) {
-                self.request_facts.push(fact);
-            }
-        }
+        add_facts(&mut self.request_facts, facts);
         self
     }
 
-    /// Facts of the response that [`Policy::settle`](crate::Policy::settle) reads.
+    /// Facts of the response that [`Policy::settle`](crate::Policy::settle) reads, as
+    /// [`Manifest::and`] adds those of the request.
     #[must_use]
     pub fn and_of_response<S: Into<String>>(mut self, facts: impl IntoIterator<Item = S>) -> Self {
-        self.response_facts.extend(facts.into_iter().map(Into::into));
+        add_facts(&mut self.response_facts, facts);
         self
     }
 
@@ -511,6 +516,30 @@ impl Manifest {
         self.pure = true;
         self
     }
+}
+
+fn add_facts<S: Into<String>>(known: &mut Vec<String>, facts: impl IntoIterator<Item = S>) {
+    for mut fact in facts.into_iter().map(Into::into) {
+        if ["header.", "trailer."].iter().any(|family| fact.starts_with(family)) {
+            fact.make_ascii_lowercase();
+        }
+        if !known.contains(&fact) {
+            known.push(fact);
+        }
+    }
+}
+
+/// A label's value as the log and metrics can have it: with blanks instead of control characters,
+/// and cut at [`LABEL_BYTES_MAX`].
+fn label_value(mut value: String) -> String {
+    if value.len() > LABEL_BYTES_MAX {
+        let end = (0..=LABEL_BYTES_MAX).rev().find(|end| value.is_char_boundary(*end));
+        value.truncate(end.unwrap_or(0));
+    }
+    if value.chars().any(char::is_control) {
+        value = value.replace(char::is_control, " ");
+    }
+    value
 }
 
 fn rate(amount: u64, period: Duration) -> Rate {
@@ -530,5 +559,24 @@ mod tests {
         let manifest = Manifest::reads(["header.X-Api-Key", "path"]).and(["header.x-api-key"]);
         assert_eq!(manifest.request_facts, ["header.x-api-key", "path"]);
         assert_eq!(Manifest::reads(["query.Page"]).request_facts, ["query.Page"]);
+        let manifest = manifest.and_of_response(["header.X-Cost", "header.x-cost"]);
+        assert_eq!(manifest.response_facts, ["header.x-cost"]);
+    }
+
+    #[test]
+    fn what_clients_choose_breaks_no_bound_of_an_answer() {
+        let long = "\u{e9}".repeat(3_000);
+        let decision = Decision::bypass().label("a", "x\ny").label("b", &*long).fair_key(&*long);
+        assert_eq!(decision.labels[0].1, "x y");
+        assert_eq!(decision.labels[1].1, "\u{e9}".repeat(128));
+        assert!(decision.options[0].1.len() < 100);
+        let settled = Settlement::nothing().amount("n", u64::MAX).label("a", "\u{1b}[0m");
+        assert_eq!((settled.amounts[0].1, &*settled.labels[0].1), (AMOUNT_MAX, " [0m"));
+        let most = i64::try_from(AMOUNT_MAX).unwrap();
+        let change = |adjustment: Adjustment| adjustment.change;
+        assert!(
+            matches!(change(Adjustment::give_back("a", u64::MAX)), Change::Units(n) if n == -most)
+        );
+        assert!(matches!(change(Adjustment::charge("a", u64::MAX)), Change::Units(n) if n == most));
     }
 }

@@ -1,6 +1,7 @@
 //! The requests to which something applies:
 //! `bypass = ["10.0.0.0/8", { header.x-internal = "yes" }]`, `when = { method = ["POST", "PUT"] }`.
 
+use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use serde::de::Error as _;
@@ -9,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 use crate::client::CLIENT_IP;
 use crate::config::join;
 use crate::digest::{DIGEST_EXPECTED, DIGEST_START};
-use crate::facts::fact_of;
+use crate::facts::{fact_of, is_text};
 use crate::mistakes::Mistakes;
 use crate::network::Network;
 use crate::{Digest, Facts, Json};
@@ -180,12 +181,31 @@ fn matcher(fact: &str, value: &Json<'_>) -> Result<Matcher, &'static str> {
     if text.starts_with(DIGEST_START) {
         return Digest::parse(text).map(Matcher::Hashed).ok_or(DIGEST_EXPECTED);
     }
-    // Facts show bytes as Latin-1.
-    let shown: String = text.bytes().map(char::from).collect();
+    let shown = match fact {
+        "path" => escaped(text),
+        _ if is_text(fact) => text.to_owned(),
+        // Such facts show bytes as Latin-1.
+        _ => text.bytes().map(char::from).collect(),
+    };
     match shown.strip_suffix("/*").filter(|_| fact == "path") {
         Some(above) => Ok(Matcher::Below(above.to_owned())),
         None => Ok(Matcher::Exactly(shown)),
     }
+}
+
+/// A path as the proxy shows it, where bytes that stand in none are escaped.
+fn escaped(path: &str) -> String {
+    let mut escaped = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        match byte.is_ascii_graphic() {
+            true => escaped.push(char::from(byte)),
+            false => {
+                // Writing to a String can't fail.
+                let _ = write!(escaped, "%{byte:02X}");
+            }
+        }
+    }
+    escaped
 }
 
 impl Condition {
@@ -201,7 +221,7 @@ impl Condition {
             Matcher::Below(above) => value
                 .strip_prefix(above.as_str())
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
-            Matcher::Hashed(digest) => *digest == Digest::of_fact(value),
+            Matcher::Hashed(digest) => *digest == Digest::of_value(&self.fact, value),
             Matcher::Network(network) => value
                 .parse::<IpAddr>()
                 .is_ok_and(|address| network.contains(address.to_canonical())),
@@ -235,8 +255,10 @@ fn folded(path: &str) -> Vec<u8> {
     let (mut folded, mut rest) = (Vec::with_capacity(path.len()), path.as_bytes());
     while let Some((&first, after)) = rest.split_first() {
         let digits = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
-        let decoded =
-            digits.filter(|_| first == b'%').and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        let decoded = digits
+            // A sign is read as a part of a number, and is none of an escape.
+            .filter(|digits| first == b'%' && !digits.starts_with('+'))
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
         match decoded.filter(|byte| !matches!(byte, b'/' | b'\\')) {
             Some(byte) => {
                 folded.push(byte.to_ascii_lowercase());
@@ -359,6 +381,23 @@ mod tests {
         is(&hashed, &[("header.x", "secret")], true, true);
         is(&hashed, &[("header.x", "other")], false, false);
         is("{\"header.x\": \"\u{e9}\"}", &[("header.x", "\u{c3}\u{a9}")], true, true);
+    }
+
+    #[test]
+    fn a_fact_of_a_body_is_text_and_a_path_is_escaped() {
+        let (word, other) = ("mod\u{e8}le \u{65e5}", "mod\u{e8}le \u{672c}");
+        for fact in ["body:/model", "rls.entry.model"] {
+            let digest = Digest::of(word.as_bytes()).to_string();
+            for written in [word, &digest] {
+                let text = format!(r#"{{"{fact}": "{written}"}}"#);
+                is(&text, &[(fact, word)], true, true);
+                is(&text, &[(fact, other)], false, false);
+            }
+        }
+        is(r#"{"header.X-Kind": "a"}"#, &[("header.x-kind", "a")], true, true);
+        is("{\"path\": \"/caf\u{e9}\"}", &[("path", "/caf%C3%A9")], true, true);
+        is("{\"path\": \"/caf\u{e9}/*\"}", &[("path", "/caf%C3%A9/a b")], true, true);
+        is(r#"{"path": "/%+4"}"#, &[("path", "/\u{4}")], false, false);
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::fmt;
 
 pub(crate) use sha256::sha256;
 
+use crate::facts::is_text;
+
 /// The start of a digest as it is written.
 pub(crate) const DIGEST_START: &str = "sha256:";
 /// What messages say was expected if [`Digest::parse`] finds none.
@@ -17,17 +19,24 @@ pub const DIGEST_EXPECTED: &str =
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// The digest of a fact's value, as the client sent it: what `printf %s VALUE | sha256sum`
-    /// prints.
+    /// The digest of the value of a fact that shows bytes, as the client sent it: what `printf %s
+    /// VALUE | sha256sum` prints. For any fact see [`Digest::of_value`].
     #[must_use]
     pub fn of_fact(value: &str) -> Self {
-        if value.is_ascii() {
-            return Self(sha256(value.as_bytes()));
+        // Such facts show bytes as Latin-1. A text with other characters was sent in UTF-8.
+        let sent: Option<Vec<u8>> =
+            value.chars().map(|next| u8::try_from(u32::from(next)).ok()).collect();
+        match sent {
+            Some(sent) if !value.is_ascii() => Self(sha256(&sent)),
+            _ => Self(sha256(value.as_bytes())),
         }
-        // Facts show bytes as Latin-1. A character outside it was never sent.
-        let sent: Vec<u8> =
-            value.chars().map(|next| u8::try_from(u32::from(next)).unwrap_or(b'?')).collect();
-        Self(sha256(&sent))
+    }
+
+    /// The digest of the value of the fact with this name, as the client sent it. Facts of a JSON
+    /// body and of a call for a decision are texts, and all others show bytes.
+    #[must_use]
+    pub fn of_value(fact: &str, value: &str) -> Self {
+        if is_text(fact) { Self(sha256(value.as_bytes())) } else { Self::of_fact(value) }
     }
 
     /// The digest of any bytes: of several facts, or of a key that is too long.

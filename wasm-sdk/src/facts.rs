@@ -6,11 +6,12 @@ use crate::named;
 use crate::repeated;
 
 /// What an operator writes, and the fact that it names.
-const FACTS: [(&str, &str); 14] = [
+const FACTS: [(&str, &str); 16] = [
     ("client_ip", "client-ip"),
     ("method", "method"),
     ("scheme", "scheme"),
     ("authority", "authority"),
+    ("host", "host"),
     ("path", "path"),
     ("query", "query"),
     ("route", "route"),
@@ -19,6 +20,7 @@ const FACTS: [(&str, &str); 14] = [
     ("body.type", "body.type"),
     ("body.bytes", "body.bytes"),
     ("http_version", "http.version"),
+    ("upgrade", "upgrade"),
     ("tls.sni", "tls.sni"),
     ("tls.client.subject", "tls.client.subject"),
 ];
@@ -109,8 +111,22 @@ pub(crate) fn fact_of(name: &str) -> Result<String, String> {
     if let Some((_, fact)) = FACTS.iter().find(|(known, _)| *known == name) {
         return Ok((*fact).to_owned());
     }
-    if name.strip_prefix("body:").is_some_and(|pointer| !pointer.starts_with('/')) {
-        return Err("a JSON pointer after `body:`, such as `{body:/user/name}`".to_owned());
+    if let Some(pointer) = name.strip_prefix("body:")
+        && (!pointer.starts_with('/') || pointer.split('/').any(|part| part == "*"))
+    {
+        return Err(
+            "a JSON pointer to one value after `body:`, such as `{body:/user/name}`".to_owned()
+        );
+    }
+    if let Some(field) = name.strip_prefix("header.")
+        && !field.is_empty()
+    {
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        return match field.bytes().all(token) {
+            // As the proxy shows it, in whatever case it is written here.
+            true => Ok(name.to_ascii_lowercase()),
+            false => Err("the name of a header field after `header.`".to_owned()),
+        };
     }
     let of_family =
         FAMILIES.iter().any(|family| name.strip_prefix(family).is_some_and(|own| !own.is_empty()));
@@ -133,9 +149,24 @@ pub(crate) fn fact_of(name: &str) -> Result<String, String> {
     ))
 }
 
+/// Whether values of a fact are texts. Those of all others are bytes, shown as Latin-1.
+pub(crate) fn is_text(fact: &str) -> bool {
+    ["body:", "body.json:", "rls."].iter().any(|family| fact.starts_with(family))
+        || fact == "tls.client.subject"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_header_field_is_named_in_any_case_and_other_names_are_checked() {
+        assert_eq!(fact_of("header.X-Api-Key").unwrap(), "header.x-api-key");
+        assert_eq!(fact_of("cookie.SID").unwrap(), "cookie.SID");
+        for wrong in ["header.x y", "header.x\u{e9}", "body:/a/*", "body:a", "header."] {
+            assert!(fact_of(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_fact_that_is_laid_over_hides_all_values_that_were_shown() {

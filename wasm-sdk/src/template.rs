@@ -19,13 +19,16 @@ use crate::mistakes::message;
 /// Maximum size of a template, in bytes: its literal text is part of every key.
 const TEMPLATE_BYTES_MAX: usize = 1024;
 
+/// What stands for an absent fact. No value is written so.
+pub(crate) const ABSENT: &str = "\\-";
+
 /// A key as an operator writes it, with facts in braces. Use it as the type of a setting.
 ///
-/// `{client_ip}` `{method}` `{scheme}` `{authority}` `{path}` `{query}` `{route}`
-/// `{request_length}` `{http_version}` `{tls.sni}` `{tls.client.subject}` `{header.NAME}`
-/// `{bearer}` `{cookie.NAME}` `{query.NAME}` `{path.NAME}` `{form.NAME}` `{body:/POINTER}`
-/// `{body.type}` `{body.bytes}`; `{{` and `}}` are literal braces. Two requests have the same key
-/// only if all named facts are the same.
+/// `{client_ip}` `{method}` `{scheme}` `{authority}` `{host}` `{path}` `{query}` `{route}`
+/// `{request_length}` `{http_version}` `{upgrade}` `{tls.sni}` `{tls.client.subject}`
+/// `{header.NAME}` `{bearer}` `{cookie.NAME}` `{query.NAME}` `{path.NAME}` `{form.NAME}`
+/// `{body:/POINTER}` `{body.type}` `{body.bytes}`; `{{` and `}}` are literal braces. Two requests
+/// have the same key only if all named facts are the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     parts: Vec<Part>,
@@ -155,7 +158,7 @@ impl Template {
 fn push_value(key: &mut String, name: &str, facts: &Facts) {
     let mut values = facts.all(name);
     match values.next() {
-        None => key.push_str("\\-"),
+        None => key.push_str(ABSENT),
         Some(first) => push_escaped(key, first),
     }
     for value in values {

@@ -16,8 +16,9 @@ use crate::refusal::Refusal;
 use crate::variables::{Given, Variables};
 
 /// Facts that are read besides those of limits and conditions.
-pub(crate) const FACTS: [&str; 8] = [
+pub(crate) const FACTS: [&str; 9] = [
     "method",
+    "upgrade",
     "body.type",
     "body.bytes",
     "body.json:",
@@ -43,6 +44,10 @@ pub(crate) struct Requested<'a> {
 
 /// All operations of a request, at least one.
 pub(crate) fn read<'a>(facts: &Facts<'a>, reader: Body<'_>) -> Result<Vec<Requested<'a>>, Refusal> {
+    // Whatever it asks for now, more would follow on a connection that nobody reads.
+    if facts.first("upgrade").is_some() {
+        return Err(Refusal::unreadable("a request for another protocol"));
+    }
     let body = facts.get("body.type").unwrap_or("empty");
     if matches!(facts.get("method"), Some("GET" | "HEAD")) {
         return match body {

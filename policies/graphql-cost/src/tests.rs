@@ -94,6 +94,7 @@ fn the_manifest_names_what_is_read() {
         policy.manifest().request_facts,
         [
             "method",
+            "upgrade",
             "body.type",
             "body.bytes",
             "body.json:",

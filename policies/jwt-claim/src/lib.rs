@@ -38,6 +38,8 @@ use verified::{Verified, VerifiedTokens};
 
 /// Maximum number of fields with claims for the upstream.
 const FORWARD_MAX: usize = 16;
+/// Maximum length of a value that is told, in bytes: that of a policy's fields.
+const FORWARD_BYTES_MAX: usize = 4_096;
 
 /// More would keep expired tokens alive.
 type Leeway = Period<0, 600_000>;
@@ -375,9 +377,15 @@ fn forward(written: &BTreeMap<String, Claim>, mistakes: &mut Mistakes) -> Vec<(F
     forward
 }
 
-/// A claim as the value of a field; empty if a field can't have it.
+/// A claim as the value of a field; empty if a field can't have it: blanks at its ends would be
+/// lost on the way, and the proxy takes no longer one.
 fn shown(claim: &Claim, claims: &Json<'_>) -> String {
-    let plain = |text: &String| text.bytes().all(|byte| (0x20..0x7F).contains(&byte));
+    let plain = |text: &String| {
+        text.bytes().all(|byte| (0x20..0x7F).contains(&byte))
+            && !text.starts_with(' ')
+            && !text.ends_with(' ')
+            && text.len() <= FORWARD_BYTES_MAX
+    };
     claim.of(claims).filter(plain).unwrap_or_default()
 }
 

@@ -384,6 +384,9 @@ fn the_upstream_is_told_claims_and_no_client_can_forge_them() {
     assert_eq!(told("192.0.2.1", Some(&good)), ["ann", "7"], "remembered");
     assert_eq!(told("192.0.2.1", Some(&token(json!({ "sub": "a\nb" })))), ["", ""]);
     assert_eq!(told("192.0.2.1", Some(&token(json!({ "sub": "jos\u{e9}" })))), ["", ""]);
+    for unfit in [" ann", "ann ", &"a".repeat(4_097)] {
+        assert_eq!(told("192.0.2.1", Some(&token(json!({ "sub": unfit })))), ["", ""], "{unfit}");
+    }
     assert_eq!(told("192.0.2.1", Some("x")), ["", ""]);
     assert_eq!(told("192.0.2.1", None), ["", ""]);
     assert_eq!(told("10.0.0.1", Some(&good)), ["", ""]);

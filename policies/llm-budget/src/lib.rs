@@ -90,7 +90,7 @@ impl Policy for LlmBudget {
             true => Vec::new(),
             false => asked::facts(&self.api, &self.settings),
         };
-        Manifest::reads(["method", "client-ip"])
+        Manifest::reads(["method", "client-ip", "upgrade"])
             .and(asked::PATHS)
             .and(body)
             .and(self.bypass.facts())
@@ -108,7 +108,8 @@ impl Policy for LlmBudget {
         let posts = facts.get("method").is_some_and(|method| method.eq_ignore_ascii_case("POST"));
         let path = asked::path(facts);
         let counts_use = !self.budgets.is_empty();
-        if counts_use && !self.settings.unpriced && self.api.is_unpriced(path, posts) {
+        let unpriced = || facts.first("upgrade").is_some() || self.api.is_unpriced(path, posts);
+        if counts_use && !self.settings.unpriced && unpriced() {
             let reason = "nothing would report what this call uses, so no budget can count it";
             return Ok(Decision::deny(Denial::new(403, reason)));
         }

@@ -27,7 +27,7 @@ use table::{Rule, Table};
 pub use config::Config;
 
 /// Facts that are read besides those of limits and conditions.
-const FACTS: [&str; 4] = ["method", "body.type", "body.json:", "client-ip"];
+const FACTS: [&str; 5] = ["method", "upgrade", "body.type", "body.json:", "client-ip"];
 /// The facts of which the key of limits without one of their own is made.
 const KEY: [&str; 1] = ["client-ip"];
 /// The priority of requests for which nothing is configured, next to others in a batch.
@@ -120,6 +120,10 @@ impl Policy for Mcp {
         }
         let key = self.ipv6_prefix.client(facts)?.key();
         let method = facts.get("method").ok_or("the proxy showed no method")?;
+        // MCP has no such transport, and calls on it would not be counted.
+        if facts.first("upgrade").is_some() {
+            return Ok(Decision::deny(Denial::new(400, "a request for another protocol")));
+        }
         if matches!(method, "GET" | "HEAD" | "DELETE" | "OPTIONS") {
             return Ok(self.without_messages(method, &key, facts));
         }

@@ -121,7 +121,7 @@ impl Policy for Plans {
         }
         // A key that is sent twice counts as none: only the upstream knows which of the two it
         // believes.
-        let digest = facts.only(&self.fact).map(Digest::of_fact);
+        let digest = facts.only(&self.fact).map(|key| Digest::of_value(&self.fact, key));
         let assigned = digest.and_then(|digest| Some((self.assign.plan_of(digest)?, digest)));
         let (plan, key) = match (assigned, self.default_plan) {
             (Some((plan, digest)), _) => (plan, format!("{digest:x}")),

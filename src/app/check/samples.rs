@@ -137,6 +137,8 @@ fn value(fact: &str, request: &SampleRequest<'_>, is_changed: bool) -> Option<St
     if request.chosen.contains(&fact) {
         let text = if is_changed { "weir-check-2" } else { "weir-check-1" };
         return Some(match fact {
+            // A client can write any port.
+            "authority" => format!("example.com:{}", if is_changed { 2 } else { 1 }),
             "query" => format!("q={text}"),
             _ if fact.starts_with("body.json:") => format!("{text:?}"),
             _ => text.to_owned(),
@@ -153,7 +155,7 @@ fn value(fact: &str, request: &SampleRequest<'_>, is_changed: bool) -> Option<St
         "client-ip" => CLIENT,
         "method" => request.method,
         "scheme" => "https",
-        "authority" | "tls.sni" => host.as_str(),
+        "authority" | "host" | "tls.sni" => host.as_str(),
         "path" => request.path.as_str(),
         "route" => request.route.name.as_str(),
         "http.version" => "1.1",
@@ -183,5 +185,6 @@ fn value(fact: &str, request: &SampleRequest<'_>, is_changed: bool) -> Option<St
 }
 
 fn is_outside(fact: &str) -> bool {
-    matches!(fact, "query" | "bearer") || CHOSEN.iter().any(|start| fact.starts_with(start))
+    matches!(fact, "query" | "bearer" | "authority")
+        || CHOSEN.iter().any(|start| fact.starts_with(start))
 }

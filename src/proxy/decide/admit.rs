@@ -38,6 +38,8 @@ pub(in crate::proxy) struct Question<'a> {
     pub(in crate::proxy) peer: &'a Peer,
     /// The segments that the parameters of the route's path matched.
     pub(in crate::proxy) parameters: &'a [&'a str],
+    /// The protocol that it asks to switch to, if it would be sent on with it.
+    pub(in crate::proxy) upgrade: Option<&'a str>,
     /// If the policy asks for facts of it.
     pub(in crate::proxy) body: Option<&'a ReadBody>,
     /// If it is a call for a decision.
@@ -131,6 +133,7 @@ impl<'a> Question<'a> {
             client: &self.received.client,
             route: &self.routed.handle.name,
             parameters: self.parameters,
+            upgrade: self.upgrade,
             body: self.body,
             descriptor: self.descriptor,
         };

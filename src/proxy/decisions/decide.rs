@@ -65,6 +65,7 @@ pub(super) async fn decide(
         target: Target::of(request, &authority, snapshot.settings.paths, peer),
         peer,
         parameters: &[],
+        upgrade: None,
         body: None,
         descriptor: None,
         is_sent: false,

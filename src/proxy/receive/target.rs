@@ -18,6 +18,8 @@ use crate::wire::{Fields, Known, Request};
 
 /// Maximum bytes of a `Host` field or an authority: a name of RFC 1035 and a port.
 const AUTHORITY_BYTES_MAX: usize = 260;
+/// The highest number of a port.
+const PORT_MAX: &[u8] = b"65535";
 /// Maximum bytes of path and query: what the `http` crate holds, which writes them for HTTP/2.
 pub(in crate::proxy) const PATH_AND_QUERY_BYTES_MAX: usize = 65_534;
 
@@ -36,8 +38,8 @@ pub(in crate::proxy) struct Target<'r> {
     pub(in crate::proxy) listener: usize,
 }
 
-/// A host and perhaps a port: in lower case, without the scheme's default port and without a final
-/// dot. Empty if an HTTP/1.0 client named none.
+/// A host and perhaps a port: in lower case, without the scheme's default port, zeros before a port
+/// and a final dot. Empty if an HTTP/1.0 client named none.
 #[derive(Debug, Default)]
 pub(in crate::proxy) struct Authority {
     text: SmallVec<[u8; 64]>,
@@ -206,11 +208,14 @@ impl Authority {
         let digits = match port {
             [] => port,
             [b':', digits @ ..]
-                if digits.len() <= 5
+                if digits.len() <= PORT_MAX.len()
                     && digits.iter().all(u8::is_ascii_digit)
                     && !host.is_empty() =>
             {
-                digits
+                let zeros = digits.iter().take_while(|digit| **digit == b'0').count();
+                // The port 0 keeps one of them.
+                let zeros = zeros.min(digits.len().saturating_sub(1));
+                digits.get(zeros..).filter(|digits| is_port(digits)).ok_or(REFUSED)?
             }
             _ => return Err(REFUSED),
         };
@@ -243,6 +248,12 @@ impl Authority {
     }
 }
 
+/// Whether digits without leading zeros, at most five, are the number of a port. Texts of equal
+/// length are ordered as their numbers.
+fn is_port(digits: &[u8]) -> bool {
+    digits.len() < PORT_MAX.len() || digits <= PORT_MAX
+}
+
 /// The scheme's default port.
 fn default_port(https: bool) -> &'static [u8] {
     if https { b"443" } else { b"80" }
@@ -261,8 +272,10 @@ fn plain(raw: &[u8], https: bool) -> Option<usize> {
     let is_normal = match port {
         [] => true,
         [b':', digits @ ..] => {
-            (1..=5).contains(&digits.len())
+            (1..=PORT_MAX.len()).contains(&digits.len())
                 && digits.iter().all(u8::is_ascii_digit)
+                && digits.first() != Some(&b'0')
+                && is_port(digits)
                 && digits != default_port(https)
         }
         _ => false,
@@ -348,6 +361,11 @@ mod tests {
             ("[::1]:443", "[::1]")
         );
         assert_eq!(authority("").as_str(), "");
+        let ports = [("a:080", "a"), ("a:0443", "a:443"), ("a:00", "a:0"), ("a:65535", "a:65535")];
+        for (host, normal) in ports {
+            assert_eq!(authority(host).as_str(), normal, "{host}");
+        }
+        assert!(get("/", &["a:65536"]).is_err() && get("/", &["a:99999"]).is_err());
     }
 
     #[test]
@@ -368,6 +386,11 @@ mod tests {
                 "a:",
                 "A",
                 "a_b-c.9:1",
+                "a:0",
+                "a:00",
+                "a:08080",
+                "a:65535",
+                "a:65536",
                 "a:123456",
                 "a:x",
                 "[::1]:8",

@@ -238,11 +238,12 @@ mod tests {
         let fact = |name: &str| ShownFact { name: name.into(), value: "v".into(), cut_from: None };
         let names = crate::proxy::fact_names().request;
         // Each of them was thought about: a new one has to be, too.
-        let open = ["method", "scheme", "authority", "path", "client-ip", "route"];
+        let open = ["method", "scheme", "authority", "host", "path", "client-ip", "route"];
         let more = [
             "upstream-path",
             "request.length",
             "http.version",
+            "upgrade",
             "tls.sni",
             "body.type",
             "body.bytes",

@@ -18,6 +18,7 @@ use crate::client::{CLIENT_IP, address_key};
 use crate::config::join;
 use crate::digest::sha256;
 use crate::mistakes::Mistakes;
+use crate::template::ABSENT;
 use crate::{
     Conditions, Decision, Denial, Facts, Ipv6Prefix, Json, KEY_BYTES_MAX, LIMITS_MAX, NoKey,
     Template,
@@ -247,9 +248,9 @@ impl Limits {
         (key, child): (&str, Option<&str>),
         facts: &Facts,
     ) -> Result<Vec<WitLimit>, Denial> {
-        // Computed once for all limits, and only if a limit has a template. A fact that is not an
+        // Computed once for all limits, and only if a limit may need it. A fact that is not an
         // address was set by the policy, and is used as it is.
-        let named = self.limits.iter().any(|entry| entry.selector.key.is_some());
+        let named = self.limits.iter().any(|entry| entry.selector.may_need_address());
         let client = if named { self.ipv6_prefix.client(facts).ok() } else { None };
         let shown = match &client {
             Some(client) => facts.with(CLIENT_IP, &client.text),
@@ -360,7 +361,7 @@ impl Limits {
             Err(why) => why,
         };
         match (missing, why) {
-            (Missing::Shared, NoKey::Missing) => Ok(Some(template.render(facts))),
+            (Missing::Shared, NoKey::Missing) => Ok(Some(ABSENT.to_owned())),
             (Missing::Skip, NoKey::Missing) => Ok(None),
             // A shadow limit never refuses.
             (Missing::Deny { status }, _) if limit.enforcement == Enforcement::Enforce => {

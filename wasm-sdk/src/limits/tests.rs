@@ -393,10 +393,42 @@ fn a_client_without_a_key_is_charged_as_missing_says() {
         assert_eq!(one(&[ip, own]), Ok("v".to_owned()), "{missing}");
         assert_eq!(one(&[ip]), absent.map(str::to_owned), "{missing}");
         assert_eq!(one(&[ip, own, own]), repeated.map(str::to_owned), "{missing}");
-        // An empty value is missing, except with `shared`, where empty and absent are two values.
-        let empty =
-            if missing.contains("shared") { Ok(String::new()) } else { absent.map(str::to_owned) };
-        assert_eq!(one(&[ip, ("header.k", "")]), empty, "{missing}");
+        // An empty value is as good as none.
+        assert_eq!(one(&[ip, ("header.k", "")]), absent.map(str::to_owned), "{missing}");
+    }
+}
+
+#[test]
+fn all_requests_without_a_key_share_one_allowance() {
+    let key = r#""key": "{header.a}/{header.b}", "missing": "shared""#;
+    let limits = read(&one(&format!("{GCRA}, {key}")));
+    let sent: [&[(&str, &str)]; 5] = [
+        &[],
+        &[("header.a", "x")],
+        &[("header.a", "y"), ("header.b", "")],
+        &[("header.b", "z")],
+        &[("header.a", ""), ("header.b", "")],
+    ];
+    for facts in sent {
+        assert_eq!(keys(&limits, facts).unwrap(), ["\\-"], "{facts:?}");
+    }
+    let both = [("header.a", "x"), ("header.b", "z")];
+    assert_eq!(keys(&limits, &both).unwrap(), ["1:x/1:z"]);
+}
+
+#[test]
+fn an_address_is_asked_for_only_where_a_key_may_need_it() {
+    for (key, facts) in [("{path}", &["path"][..]), ("{method}", &["method"]), ("all", &[])] {
+        let limits = read(&one(&format!(r#"{GCRA}, "key": "{key}""#)));
+        assert_eq!(limits.facts().collect::<Vec<_>>(), facts, "{key}");
+        // Nothing else may be asked for.
+        let shown =
+            [("path", "/"), ("method", "GET")].map(|(name, value)| (name.into(), value.into()));
+        let named: Vec<String> = facts.iter().map(|fact| (*fact).to_owned()).collect();
+        crate::named::set(Some(named));
+        let charged = limits.charge("own", &Facts::new(&shown));
+        crate::named::set(None);
+        assert_eq!(charged.unwrap().len(), 1, "{key}");
     }
 }
 

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use weir_algorithms::{AMOUNT_MAX, Alignment, Debt, Every, NAMES, ROWS, Row};
 
 use crate::bindings::weir::policy::types;
+use crate::client::CLIENT_IP;
 use crate::config::join;
 use crate::json::unknown;
 use crate::limits::LEASE_OPTION;
@@ -98,6 +99,12 @@ pub(super) struct Selector {
 }
 
 impl Selector {
+    /// Whether the client's address may be in the key, or stand for it.
+    pub(super) fn may_need_address(&self) -> bool {
+        self.may_lack_key()
+            || self.key.as_ref().is_some_and(|key| key.facts().any(|fact| fact == CLIENT_IP))
+    }
+
     /// Whether some request may lack the key. Facts that every request has are never missing.
     pub(super) fn may_lack_key(&self) -> bool {
         let always = ["client-ip", "method", "scheme", "path", "route", "http.version"];

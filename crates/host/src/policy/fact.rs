@@ -150,6 +150,8 @@ mod tests {
             "method",
             "scheme",
             "authority",
+            "host",
+            "upgrade",
             "path",
             "query",
             "client-ip",

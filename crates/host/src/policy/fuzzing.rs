@@ -45,6 +45,8 @@ pub fn known_facts() -> KnownFacts {
                 "method",
                 "scheme",
                 "authority",
+                "host",
+                "upgrade",
                 "path",
                 "query",
                 "client-ip",

@@ -95,7 +95,7 @@ impl FactNeed {
         match fact {
             "method" | "path" | "upstream-path" | "client-ip" | "route" => Self::Always,
             "query" => Self::Query,
-            "authority" | "header.host" => Self::Host,
+            "authority" | "host" | "header.host" => Self::Host,
             "scheme" => Self::Scheme,
             "http.version" => Self::Version,
             "request.length" | "header.content-length" => Self::RequestBytes,

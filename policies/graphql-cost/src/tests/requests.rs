@@ -243,6 +243,8 @@ fn a_get_that_could_be_read_in_two_ways_is_refused() {
         let decision = policy.decide(&facts).unwrap();
         assert_eq!(charged(&decision), Err((400, "a GET request with a body")), "{body}");
     }
+    let upgraded = get(&policy, &[("query.query", CHEAP), ("upgrade", "websocket")]);
+    assert_eq!(charged(&upgraded), Err((400, "a request for another protocol")));
     let text = "query ($n: Int) { a(first: $n) { b } }";
     for variables in ["1", "x", "[1]", "{", r#"{"n": 1} 2"#, r#"{"n": 1}{"n": 2}"#] {
         let facts = [("query.query", text), ("query.variables", variables)];

@@ -122,7 +122,7 @@ fn anthropic() -> Api {
         maxima: owned(&["/max_tokens"]),
         copies: Vec::new(),
         second_prompt: None,
-        tiers: owned(&["/service_tier"]),
+        tiers: owned(&["/service_tier", "/speed"]),
         stream: Some("/stream".to_owned()),
         background: None,
         form: None,

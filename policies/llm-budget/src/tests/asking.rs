@@ -178,6 +178,10 @@ fn calls_whose_use_nothing_tells_are_refused() {
         look[0].1 = "GET";
         assert_eq!(decide(&policy, &look).verdict, Verdict::Bypass, "{path}");
     }
+    let mut other = post("/v1/anything", &[("upgrade", "websocket")]);
+    other[0].1 = "GET";
+    assert_eq!(refusal(&policy, &other).0, 403);
+    assert_eq!(decide(&allows, &other).verdict, Verdict::Bypass);
     // A websocket begins with GET.
     let mut realtime = post("/v1/realtime", &[]);
     realtime[0].1 = "GET";

@@ -173,6 +173,13 @@ fn a_service_tier_has_a_price_in_percent() {
     }
     // What costs nothing is counted by no limit on money.
     assert_eq!(decide(&policy, &with(&["\"scale\""])).limits(), []);
+    // Anthropic's API calls one of them by another name.
+    let fast =
+        priced("anthropic", r#"{"input": 1000000, "output": 4000000, "tiers": {"fast": 600}}"#);
+    for (speed, percent) in [("\"fast\"", 600), ("\"standard\"", 100), ("null", 100)] {
+        let facts = asked(MESSAGES, &[("body.json:/speed", speed)]);
+        assert_eq!(cost(&fast, &facts), 4_100 * percent / 100, "{speed}");
+    }
     // Requests without a tier have that of the project.
     let auto = model.replace("\"flex\": 50", "\"auto\": 170");
     assert_eq!(cost(&priced("openai", &auto), &with(&[])), 4_100 * 170 / 100);

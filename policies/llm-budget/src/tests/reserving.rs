@@ -69,7 +69,8 @@ fn only_posts_are_charged_for_tokens() {
 fn limits_on_requests_alone_read_no_body() {
     let flight = r#""requests": [{"name": "flight", "algorithm": "concurrency", "quota": 8}]"#;
     let policy = openai(flight);
-    assert_eq!(policy.manifest().request_facts, ["method", "client-ip", "path", "upstream-path"]);
+    let read = ["method", "client-ip", "upgrade", "path", "upstream-path"];
+    assert_eq!(policy.manifest().request_facts, read);
     let facts = [("method", "POST"), ("path", CHAT), ("client-ip", "192.0.2.1")];
     let decision = decide(&policy, &facts);
     assert_eq!(costs(&decision), [("flight", 1)]);
@@ -85,6 +86,7 @@ fn the_manifest_names_what_is_read() {
         [
             "method",
             "client-ip",
+            "upgrade",
             "path",
             "upstream-path",
             "body.type",
@@ -426,7 +428,7 @@ fn an_api_of_ones_own_is_read_by_its_pointers() {
         Instance::<LlmBudget>::new(&format!("{{{pointers}, {}, {MODELS}}}", tokens())).unwrap();
     let facts = policy.manifest().request_facts;
     assert_eq!(
-        facts[6..],
+        facts[7..],
         ["body:/engine", "body.json:/limit", "body.json:/cap", "body.json:/stream"]
     );
     let request = post("/ask", &[("body:/engine", "gpt-4o"), ("body.json:/cap", "500")]);

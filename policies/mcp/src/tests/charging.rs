@@ -102,6 +102,9 @@ fn streams_and_ends_of_sessions_have_limits_of_their_own() {
     for method in ["GET", "DELETE", "HEAD", "OPTIONS"] {
         assert_eq!(denied(&decide(method, "json")).status, 400, "{method}");
     }
+    let client = ("client-ip", "192.0.2.1");
+    let upgrade = [("method", "GET"), client, ("body.type", "empty"), ("upgrade", "websocket")];
+    assert_eq!(denied(&policy.decide(&upgrade).unwrap()).status, 400);
     let plain = super::policy("").decide(&[("method", "GET"), ("client-ip", "192.0.2.1")]).unwrap();
     assert_eq!(plain.verdict, Verdict::Bypass);
 }

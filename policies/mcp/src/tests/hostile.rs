@@ -128,7 +128,8 @@ fn what_cannot_be_read_is_a_parse_error() {
 #[test]
 fn header_fields_about_the_message_are_not_read() {
     let manifest = priced().manifest();
-    assert_eq!(manifest.request_facts, ["method", "body.type", "body.json:", "client-ip"]);
+    let read = ["method", "upgrade", "body.type", "body.json:", "client-ip"];
+    assert_eq!(manifest.request_facts, read);
     assert!(!manifest.pure);
 }
 

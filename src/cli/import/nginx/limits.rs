@@ -123,9 +123,6 @@ impl Limits {
                 return None;
             }
         };
-        if key.text.contains("{authority}") {
-            notes.add(directive, "$host has no port; {authority} has, if it is not the scheme's");
-        }
         let counts = match (zone.rate, directive.word(1).parse()) {
             (Some(rate), _) => requests(directive, rate),
             (None, Ok(count)) => Counts::Places(count),
@@ -311,7 +308,9 @@ fn key(key: &str, server: &str) -> Result<Key, String> {
 pub(super) fn fact(variable: &str) -> Option<String> {
     let name = match variable {
         "binary_remote_addr" | "remote_addr" => "client_ip".to_owned(),
-        "host" | "http_host" => "authority".to_owned(),
+        "host" => "host".to_owned(),
+        // A client can add any port.
+        "http_host" => "authority".to_owned(),
         "uri" | "document_uri" => "path".to_owned(),
         "args" | "query_string" => "query".to_owned(),
         "request_method" => "method".to_owned(),
@@ -342,7 +341,8 @@ mod tests {
             ("$http_x_api_key", "{header.x-api-key}", "skip"),
             ("$binary_remote_addr$http_x_api_key", "{client_ip}{header.x-api-key}", "address"),
             ("a:${arg_user}$cookie_s!", "a:{query.user}{cookie.s}!", "shared"),
-            ("$host$uri", "{authority}{path}", "shared"),
+            ("$host$uri", "{host}{path}", "shared"),
+            ("$http_host", "{authority}", "skip"),
             ("$server_name", "api.example", "shared"),
             ("all", "all", "shared"),
         ] {

@@ -83,19 +83,24 @@ impl Upgrades {
         Self { protocols, idle: written.idle }
     }
 
-    /// A client's request to upgrade, if the route allows it. A request with a body is never
-    /// upgraded, nor is one with which a browser only asks whether it may send another.
-    fn allow(&self, request: &Request, body: &Body, protocol: Text) -> Option<UpgradeRequest> {
-        let named = std::str::from_utf8(&protocol).ok()?;
-        let allowed = self.protocols.iter().any(|known| known.eq_ignore_ascii_case(named));
-        let fits = match is_websocket(&protocol) {
+    /// The protocol's name in lower case, if a request that asks for it may be sent on with it. A
+    /// request with a body is never upgraded, nor is one with which a browser only asks whether it
+    /// may send another.
+    pub(in crate::proxy) fn allowed(
+        &self,
+        request: &Request,
+        body: &Body,
+        protocol: &[u8],
+    ) -> Option<&str> {
+        let mut known = self.protocols.iter();
+        let known = known.find(|known| known.as_bytes().eq_ignore_ascii_case(protocol))?;
+        let fits = match is_websocket(protocol) {
             // RFC 6455, section 4.1. Over HTTP/2 the method is another one.
             true => request.method == Method::GET,
             false => request.method != Method::OPTIONS,
         };
         let is_empty = !body.is_streaming() && body.length() == Some(0);
-        let upgrade = UpgradeRequest { protocol, idle: self.idle, accept: None };
-        (allowed && fits && is_empty).then_some(upgrade)
+        (fits && is_empty).then_some(known)
     }
 }
 
@@ -112,7 +117,8 @@ pub(in crate::proxy) fn request_upgrade(
     body: &Body,
     (protocol, reads_messages): (Text, bool),
 ) -> Option<Box<UpgradeRequest>> {
-    let mut upgrade = upgrades.allow(request, body, protocol)?;
+    upgrades.allowed(request, body, &protocol)?;
+    let mut upgrade = UpgradeRequest { protocol, idle: upgrades.idle, accept: None };
     if reads_messages && upgrade.has_messages() {
         let version = only(&request.fields, websocket::VERSION)?;
         let key = only(&request.fields, websocket::KEY)?;

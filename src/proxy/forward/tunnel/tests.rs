@@ -25,7 +25,7 @@ const LONG: Duration = Duration::from_secs(20);
 fn a_request_with_a_body_is_not_upgraded() {
     let upgrades = Upgrades { protocols: vec!["websocket".to_owned()], idle: LONG };
     let request = http::Request::get("/").body(Body::empty()).unwrap().into();
-    let allows = |body| upgrades.allow(&request, &body, b"websocket".as_slice().into()).is_some();
+    let allows = |body| upgrades.allowed(&request, &body, b"WebSocket").is_some();
     assert!(allows(Body::empty()));
     // As a policy has it that reads bodies.
     assert!(!allows(Body::full(wire::counted(bytes::Bytes::from_static(b"x")))));
