@@ -77,10 +77,13 @@ impl Settings {
             ));
         }
         let reads = matches!(request.method, Method::GET | Method::HEAD);
-        if !reads && is_cross_site(request) {
+        // Another site's page may link here. It could not read what it loads as an image or the
+        // like, but hold a viewer's place, or have counters searched.
+        if is_cross_site(request) && !(reads && is_navigation(request)) {
             return Err((
                 StatusCode::FORBIDDEN,
-                "Pages of other sites may not change anything here.".to_owned(),
+                "Pages of other sites may link here, and neither load nor change anything."
+                    .to_owned(),
             ));
         }
         if !reads && !self.address.ip().is_loopback() {
@@ -148,6 +151,12 @@ fn is_same_origin(origin: &[u8], host: Option<&str>) -> bool {
     origin.zip(host).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host))
 }
 
+/// Whether a browser says that it is to show the answer as a page of its own.
+fn is_navigation(request: &Request) -> bool {
+    let mut modes = request.fields.get_all("sec-fetch-mode");
+    modes.next() == Some(b"navigate") && modes.next().is_none()
+}
+
 impl Token {
     /// A token with any text. One that is not a valid field value can never match.
     #[must_use]
@@ -167,7 +176,8 @@ impl Token {
         let (Some(value), None) = (values.next(), values.next()) else { return false };
         let Some((scheme, token)) = value.split_at_checked(7) else { return false };
         scheme.eq_ignore_ascii_case(b"bearer ")
-            && blake3::hash(token.trim_ascii()) == blake3::hash(self.0.as_bytes())
+            // A field has no blanks at its ends, whatever a file has.
+            && blake3::hash(token.trim_ascii()) == blake3::hash(self.0.trim_ascii().as_bytes())
     }
 }
 
@@ -271,8 +281,15 @@ mod tests {
         assert_eq!((of("POST", "same-origin"), of("POST", "none")), (200, 200));
         for site in ["cross-site", "same-site", ""] {
             assert_eq!((of("POST", site), of("DELETE", site)), (403, 403), "{site}");
-            assert_eq!(of("GET", site), 200, "a page that is opened by a link");
+            let get = |mode: &str| {
+                let host = ("host", "localhost:9901");
+                let fields = [host, ("sec-fetch-site", site), ("sec-fetch-mode", mode)];
+                status(&settings, "GET", "/events", &fields)
+            };
+            assert_eq!(get("navigate"), 200, "a page that is opened by a link");
+            assert_eq!((get("no-cors"), get("cors"), of("GET", site)), (403, 403, 403), "{site}");
         }
+        assert_eq!(of("GET", "same-origin"), 200);
     }
 
     #[test]
@@ -287,6 +304,10 @@ mod tests {
             )
         };
         assert_eq!((with("Bearer s3cret"), with("bearer s3cret")), (200, 200));
+        let token = Some(Token::new("s3cret "));
+        let blank = Settings { token, ..self::settings("0.0.0.0:9901") };
+        let bearer = [("authorization", "Bearer s3cret ")];
+        assert_eq!(status(&blank, "DELETE", "/counters", &bearer), 200, "as a file may have it");
         for value in
             ["Bearer s3cre", "Bearer s3cret1", "Bearer", "Bearer ", "Basic s3cret", "s3cret", ""]
         {

@@ -15,12 +15,16 @@ use super::{CONFIG_DEFAULT, EXIT_WRONG, wrong, wrong_config};
 use crate::app::{self, ReplayError, ReplayObserver, ReplayRun};
 use crate::cli::print::{err, errln, out, outln};
 use crate::clock;
+use crate::reload;
 use crate::replay::report::{ReplayReport, stopped_line};
 use crate::replay::{
     Client, DecidedRequest, FILES_MAX, FORMATS, Format, LinePattern, Logs, Progress, Reading,
     Record,
 };
 
+/// The log that is standard input, and the file that it is then.
+const STDIN: &str = "-";
+const STDIN_FILE: &str = "/dev/stdin";
 /// Time between two lines of progress.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
@@ -110,8 +114,14 @@ impl Replay {
         let logs = Logs::open(&paths, &reading, &read);
         let logs = logs.map_err(|unreadable| wrong(&unreadable.to_string()))?;
         // Before the work that would be lost if one could not be written.
-        let page = self.output(self.html.as_deref())?;
-        let stopped = self.output(self.stopped.as_deref())?;
+        let configs = [Some(&candidate), against.as_ref()];
+        let read_files: Vec<&Path> = configs
+            .into_iter()
+            .flatten()
+            .flat_map(|config| config.watched.iter().map(reload::Watch::path))
+            .collect();
+        let page = self.output(self.html.as_deref(), &read_files)?;
+        let stopped = self.output(self.stopped.as_deref(), &read_files)?;
         if let (Some(page), Some(stopped)) = (&page, &stopped)
             && is_same(&page.path, &stopped.path)
         {
@@ -137,10 +147,18 @@ impl Replay {
         Ok((replayed, page))
     }
 
-    /// Opens a file to write to, unless it is read as well.
-    fn output(&self, path: Option<&Path>) -> Result<Option<Output>, ExitCode> {
+    /// Opens a file to write to, unless it is read as well: as a log, or for a configuration.
+    fn output(
+        &self,
+        path: Option<&Path>,
+        read_files: &[&Path],
+    ) -> Result<Option<Output>, ExitCode> {
         let Some(path) = path else { return Ok(None) };
-        let mut inputs = self.logs.iter().chain([&self.config]).chain(&self.against);
+        let logs = self.logs.iter().map(|log| match log.as_os_str() == STDIN {
+            true => Path::new(STDIN_FILE),
+            false => log,
+        });
+        let mut inputs = logs.chain(read_files.iter().copied());
         if let Some(input) = inputs.find(|input| is_same(input, path)) {
             let (path, input) = (path.display(), input.display());
             return Err(wrong(&format!("{path}: is read as {input}, and can't be written")));
@@ -168,9 +186,15 @@ impl Replay {
         let Some(Output { path, mut file }) = page else { return ExitCode::SUCCESS };
         match file.write_all(replayed.page().as_bytes()).and_then(|()| file.flush()) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => wrong(&format!("{}: {error}", path.display())),
+            Err(error) => unwritten(&path, &error),
         }
     }
+}
+
+/// A report that can't be written.
+fn unwritten(path: &Path, error: &std::io::Error) -> ExitCode {
+    errln!("weir: {}: {error}", path.display());
+    ExitCode::FAILURE
 }
 
 /// A file that is written.
@@ -230,7 +254,7 @@ impl Watch {
         }
         let Some(Output { path, file }) = &mut self.stopped else { return Ok(()) };
         let written = self.unwritten.take().map_or_else(|| file.flush(), Err);
-        written.map_err(|error| wrong(&format!("{}: {error}", path.display())))
+        written.map_err(|error| unwritten(path, &error))
     }
 }
 

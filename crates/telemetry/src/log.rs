@@ -5,11 +5,14 @@
 //! blocks a request. Lines that don't fit are dropped and counted.
 
 use std::io::{IsTerminal, Write};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::{self, FormatEvent, FormatFields};
 use tracing_subscriber::fmt::{self, FmtContext, MakeWriter};
@@ -229,22 +232,48 @@ fn drain(messages: &Receiver<Message>) {
         {
             flushed = append(&mut batch, message);
         }
-        if let Some(dropped) = WRITER
-            .get()
-            .map(|writer| writer.dropped.swap(0, Ordering::Relaxed))
-            .filter(|dropped| *dropped > 0)
-        {
+        let count = || WRITER.get().map(|writer| &writer.dropped);
+        let dropped = count().map_or(0, |count| count.swap(0, Ordering::Relaxed));
+        let lines = batch.len();
+        if dropped > 0 {
             batch.extend_from_slice(dropped_line(dropped).as_bytes());
         }
-        let mut out: Box<dyn Write> = match STDERR.load(Ordering::Relaxed) {
-            false => Box::new(std::io::stdout().lock()),
-            true => Box::new(std::io::stderr().lock()),
+        let written = match STDERR.load(Ordering::Relaxed) {
+            false => write_all(std::io::stdout().as_fd(), &batch),
+            true => write_all(std::io::stderr().as_fd(), &batch),
         };
         // Neither a closed output nor a flush that timed out is a reason to stop.
-        let _ = out.write_all(&batch).and_then(|()| out.flush());
+        if written < batch.len()
+            && let Some(count) = count()
+        {
+            let lost = batch.get(written..lines).unwrap_or_default();
+            let lost = lost.iter().filter(|byte| **byte == b'\n').count();
+            count.fetch_add(dropped + lost as u64, Ordering::Relaxed);
+        }
         batch.clear();
         let _ = flushed.map(|done| done.try_send(()));
     }
+}
+
+/// Writes all, and returns how many bytes were written before an error. Another process may have
+/// made the output non-blocking, as it is one file for all who have it open: what it has no room for
+/// waits.
+fn write_all(output: BorrowedFd<'_>, bytes: &[u8]) -> usize {
+    let mut written = 0;
+    while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::write(output, rest) {
+            Ok(0) => break,
+            Ok(more) => written += more,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let ready = PollFd::from_borrowed_fd(output, PollFlags::OUT);
+                // What is wrong with the output, writing to it will say.
+                let _ = rustix::event::poll(&mut [ready], None);
+            }
+            Err(_) => break,
+        }
+    }
+    written
 }
 
 /// Written without the log, whose queue is full.
@@ -316,6 +345,27 @@ mod tests {
         ended
             .recv_timeout(FLUSH_WAIT * 10)
             .expect("a process that ends must not wait for its reader");
+    }
+
+    #[test]
+    fn an_output_that_does_not_block_is_waited_for_and_a_closed_one_is_not() {
+        let (reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
+        writer.set_nonblocking(true).unwrap();
+        let lines = "a line\n".repeat(1 << 17);
+        let all = std::thread::scope(|scope| {
+            let writing = scope.spawn(|| {
+                let written = write_all(writer.as_fd(), lines.as_bytes());
+                writer.shutdown(std::net::Shutdown::Write).unwrap();
+                written
+            });
+            let mut all = String::new();
+            std::io::Read::read_to_string(&mut &reader, &mut all).unwrap();
+            assert_eq!(writing.join().unwrap(), lines.len());
+            all
+        });
+        assert_eq!(all, lines);
+        drop(reader);
+        assert_eq!(write_all(writer.as_fd(), lines.as_bytes()), 0);
     }
 
     #[test]

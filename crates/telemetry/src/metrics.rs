@@ -9,8 +9,9 @@ use super::histogram::{Histogram, HistogramSnapshot};
 use super::label::{CounterSet, Label};
 use super::names::{self, Kind, Name};
 
-/// Maximum number of label sets of one metric; later ones are counted under `other`.
-const SERIES_MAX: usize = 2_000;
+/// Maximum number of label sets of one metric; later ones are counted under `other`. As many as the
+/// routes that a configuration may have, with some status codes each.
+const SERIES_MAX: usize = 50_000;
 /// Maximum number of label sets of one metric that share their first label. A policy that invents
 /// names of limits thus leaves room for others, and all status codes of a route fit. Later ones are
 /// counted under `other`, with the first label.

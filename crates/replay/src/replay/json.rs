@@ -8,6 +8,11 @@ use serde_json::{Map, Value};
 use super::line::Line;
 use super::{own, time};
 
+/// What Caddy and Traefik write for a field's value that is not to be in the log.
+const REDACTED: &str = "REDACTED";
+/// The field of a request that names its client and the proxies after it.
+const X_FORWARDED_FOR: &str = "x-forwarded-for";
+
 /// Who wrote a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writer {
@@ -200,7 +205,7 @@ fn caddy<'l>(mut object: Object) -> Read<'l> {
             for value in values {
                 let Value::String(value) = value else { continue };
                 // Caddy leaves these out unless it is configured to show them.
-                let value = if value == "REDACTED" { String::new() } else { value };
+                let value = if value == REDACTED { String::new() } else { value };
                 line.add_header(Cow::Owned(name.to_ascii_lowercase()), Cow::Owned(value));
             }
         }
@@ -208,11 +213,25 @@ fn caddy<'l>(mut object: Object) -> Read<'l> {
     Ok(line)
 }
 
+/// The client's address, or all of `X-Forwarded-For`, where there is one: then the address is that
+/// of the proxy before Traefik, and the field is the request's.
+fn traefik_client<'l>(it: &mut Object, line: &mut Line<'l>) -> Option<Cow<'l, str>> {
+    let host = text(it, &["ClientHost"]);
+    let Some(forwarded) = host.as_deref().filter(|host| host.contains(',')) else {
+        return host.or_else(|| text(it, &["ClientAddr"]));
+    };
+    line.add_header(X_FORWARDED_FOR.into(), Cow::Owned(forwarded.to_owned()));
+    it.remove("request_X-Forwarded-For");
+    text(it, &["ClientAddr"])
+}
+
 fn traefik<'l>(mut object: Object) -> Read<'l> {
     let it = &mut object;
     let mut line =
         Line { stamp_us: stamp(it, &["StartUTC", "StartLocal"], time::any)?, ..Line::default() };
-    line.client = text(it, &["ClientHost", "ClientAddr"]);
+    // Traefik writes this word for fields that it is configured to hide.
+    it.retain(|_, value| value != REDACTED);
+    line.client = traefik_client(it, &mut line);
     line.method = text(it, &["RequestMethod"]);
     line.target = text(it, &["RequestPath"]);
     line.version = text(it, &["RequestProtocol"]);
@@ -256,7 +275,7 @@ fn envoy<'l>(mut object: Object) -> Read<'l> {
     let flags = text(it, &["response_flags"]);
     line.was_refused =
         flags.is_some_and(|flags| flags.split(',').any(|flag| matches!(flag, "RL" | "RLSE")));
-    for (member, field) in [("user_agent", "user-agent"), ("x_forwarded_for", "x-forwarded-for")] {
+    for (member, field) in [("user_agent", "user-agent"), ("x_forwarded_for", X_FORWARDED_FOR)] {
         let value = text(it, &[member]);
         value.into_iter().for_each(|value| line.add_header(field.into(), value));
     }
@@ -318,6 +337,30 @@ mod tests {
             let found = (traefik.status, traefik.was_refused);
             assert_eq!(found, (status, was_refused), "{downstream} {origin}");
         }
+    }
+
+    #[test]
+    fn what_traefik_hides_and_who_it_was_asked_by_is_not_taken_for_the_clients() {
+        let fields = |line: &Line<'_>| -> Vec<(String, String)> {
+            let owned = |(name, value): &(Cow<'_, str>, Cow<'_, str>)| {
+                (name.to_string(), value.to_string())
+            };
+            line.headers.iter().map(owned).collect()
+        };
+        let direct = line(
+            Writer::Traefik,
+            json!({"ClientHost": "203.0.113.7", "ClientAddr": "203.0.113.7:5",
+                "request_X-Api-Key": "REDACTED", "request_X-Other": "a"}),
+        );
+        assert_eq!(direct.client.as_deref(), Some("203.0.113.7"));
+        assert_eq!(fields(&direct), [("x-other".to_owned(), "a".to_owned())]);
+        let list = "198.51.100.1, 203.0.113.7";
+        let behind = line(
+            Writer::Traefik,
+            json!({"ClientHost": list, "ClientAddr": "10.0.0.1:5", "request_X-Forwarded-For": list}),
+        );
+        assert_eq!(behind.client.as_deref(), Some("10.0.0.1:5"));
+        assert_eq!(fields(&behind), [(X_FORWARDED_FOR.to_owned(), list.to_owned())]);
     }
 
     #[test]

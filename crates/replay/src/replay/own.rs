@@ -42,6 +42,11 @@ pub(super) struct LineFields<'l> {
     has_failed: bool,
 }
 
+/// Whether a value is what the client sent: neither cut, nor of bytes that are not text.
+fn is_whole(value: &str) -> bool {
+    value.len() < VALUE_BYTES_MAX && !value.contains(char::REPLACEMENT_CHARACTER)
+}
+
 impl<'l> LineFields<'l> {
     /// A line that was written at this moment.
     pub(super) fn at(stamp_us: Option<i64>) -> Self {
@@ -57,10 +62,12 @@ impl<'l> LineFields<'l> {
             "method" => line.method = Some(value),
             "host" => line.host = Some(value),
             "path" => line.target = Some(value),
+            "query" if !is_whole(&value) => line.no_queries = true,
             "query" => line.query = Some(value),
             "protocol" => line.version = Some(value),
             // Only requests over TLS have it.
             "tls_version" => line.scheme = Some(Cow::Borrowed("https")),
+            "referer" | "user_agent" if !is_whole(&value) => {}
             "referer" => line.add_header("referer".into(), value),
             "user_agent" => line.add_header("user-agent".into(), value),
             "status" => line.status = value.parse().ok(),
@@ -91,10 +98,7 @@ impl<'l> LineFields<'l> {
     fn tell_header(&mut self, name: &str, values: impl AsRef<[Cow<'l, str>]>) {
         let Some(name) = name.strip_prefix(HEADER) else { return };
         let values = values.as_ref();
-        let is_whole = |value: &Cow<'_, str>| {
-            value.len() < VALUE_BYTES_MAX && !value.contains(char::REPLACEMENT_CHARACTER)
-        };
-        if values.len() >= VALUES_MAX || !values.iter().all(is_whole) {
+        if values.len() >= VALUES_MAX || !values.iter().all(|value| is_whole(value)) {
             return;
         }
         let line = &mut self.line;
@@ -211,6 +215,16 @@ mod tests {
         }
         assert_eq!(headers("header.x-key=\"a\u{fffd}\""), []);
         assert_eq!(headers("header.x-key=[\"a\",\"b\",\"c\"]"), []);
+        for name in ["user_agent", "referer"] {
+            assert_eq!(headers(&format!("{name}={cut}")), [], "{name}");
+            assert_eq!(headers(&format!("{name}=\"a\u{fffd}\"")), [], "{name}");
+        }
+        let query = |value: &str| {
+            let written = format!("query={value}");
+            let line = read(&written);
+            (line.query.as_deref().map(str::len), line.no_queries)
+        };
+        assert_eq!((query("a=b"), query(&cut)), ((Some(3), false), (None, true)));
         // No header fields.
         assert_eq!(headers("route=header.a refused_by=[\"a\"] labels={\"header.a\":\"b\"}"), []);
     }

@@ -15,6 +15,8 @@ use super::own;
 pub(super) const CLIENTS_MAX: usize = 4_000_000;
 /// Maximum size of a method, target, host and header fields together, in bytes.
 const TEXT_BYTES_MAX: usize = 1 << 16;
+/// Maximum length of a client's name, in bytes: that of a name in the DNS.
+const NAME_BYTES_MAX: usize = 255;
 /// The block from which names get addresses: reserved, so that no client comes from it (RFC 1112).
 const NAMES_FROM: u32 = 0xf000_0000;
 /// Upper bound of a duration: a day. What takes longer is an error in the log.
@@ -179,6 +181,12 @@ impl Clients {
 
     fn number(&mut self, text: &str) -> Result<u32, SkipCause> {
         let found = address(text);
+        if found.is_none() && text.len() > NAME_BYTES_MAX {
+            let bytes = text.len();
+            let why =
+                format!("a client's name of {bytes} bytes, expected {NAME_BYTES_MAX} at most");
+            return Err(why.into());
+        }
         if found.is_none() && is_meant_as_address(text) {
             return Err(format!("the client {text:?} is neither an address nor a name").into());
         }
@@ -236,6 +244,10 @@ impl Record {
         place: (u16, u64),
     ) -> Result<Self, SkipCause> {
         let stamp_us = line.stamp_us.ok_or("no time")?;
+        // Limits count from 1970 on. A device without a clock writes such times.
+        if stamp_us < 0 {
+            return Err("a time before 1970".into());
+        }
         let client = line.client.as_deref().ok_or("no client")?;
         let target = line.target.as_deref().ok_or("no path")?;
         let (host, target) = match target.split_once("://") {
@@ -268,7 +280,7 @@ impl Record {
         let took_us = line.took_us.unwrap_or(0).min(TOOK_US_MAX);
         let before_us = if line.stamp_is_end { took_us } else { 0 };
         Ok(Self {
-            at_us: stamp_us.saturating_sub_unsigned(before_us),
+            at_us: stamp_us.saturating_sub_unsigned(before_us).max(0),
             // A delay is added again where the replay finds one.
             took_us: took_us.saturating_sub(line.delayed_us),
             client: clients.number(client)?,
@@ -393,6 +405,20 @@ mod tests {
         Record::of(line, &mut Clients::new(9), (0, 1))
     }
 
+    fn clients_of(name: &str) -> Result<u32, SkipCause> {
+        Clients::new(1).number(name)
+    }
+
+    #[test]
+    fn a_time_before_1970_is_none() {
+        let at = |stamp_us| record(&Line { stamp_us: Some(stamp_us), ..line() });
+        assert!(at(0).is_ok());
+        assert!(matches!(at(-1), Err(SkipCause::Broken(why)) if why.contains("before 1970")));
+        // It began before, and the limits count from then.
+        let began = Line { stamp_us: Some(5), stamp_is_end: true, took_us: Some(10), ..line() };
+        assert_eq!(record(&began).unwrap().at_us, 0);
+    }
+
     fn line<'l>() -> Line<'l> {
         Line {
             stamp_us: Some(10_000_000),
@@ -486,6 +512,10 @@ mod tests {
         );
         assert_eq!(clients.names, 2);
         assert!(Clients::new(1).number("unix:").is_ok());
+        let name = "n".repeat(NAME_BYTES_MAX);
+        assert!(clients_of(&name).is_ok());
+        let SkipCause::Broken(why) = clients_of(&format!("{name}n")).unwrap_err() else { panic!() };
+        assert!(why.contains("name of 256 bytes"), "{why}");
         for text in ["999.1.1.1", "192.0.2", "2001:db8::g", "192.0.2.1:99999"] {
             let wrong = clients.number(text);
             assert!(matches!(wrong, Err(SkipCause::Broken(_))), "{text}: {wrong:?}");
