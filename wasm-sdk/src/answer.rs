@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use weir_algorithms::AMOUNT_MAX;
+use weir_algorithms::{AMOUNT_MAX, PERIOD_MS_MAX};
 
 use crate::bindings::weir::policy::types::{
     Body, BodyChange, Bucket, FixedWindow, LeakyBucket, Named, Script, SlidingBuckets,
@@ -181,10 +181,10 @@ impl Denial {
         self
     }
 
-    /// Tells the client when to retry.
+    /// Tells the client when to retry, after 400 days at most.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
-        self.retry_after_ms = Some(milliseconds(wait));
+        self.retry_after_ms = Some(milliseconds(wait).min(PERIOD_MS_MAX));
         self
     }
 

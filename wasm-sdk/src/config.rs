@@ -9,6 +9,8 @@ use crate::mistakes::{MISTAKES_MAX, message};
 
 /// Replaces a table that has reported its own mistakes, so that the rest can be read.
 pub(crate) const REPORTED: &str = "\u{1f}reported";
+/// How a message shows it.
+const REPORTED_SHOWN: &str = "\\u{1f}reported";
 /// The same as JSON.
 const REPORTED_JSON: &str = "\"\\u001freported\"";
 /// Separates the mistakes that a table reports through serde's single message, and a path from its
@@ -74,6 +76,11 @@ impl Reading<'_> {
                 return false;
             }
         };
+        // An enum or a flattened struct, which serde reads once more by itself, found the stand-in
+        // of a table that has reported its own mistakes.
+        if !self.mistakes.is_empty() && text.contains(REPORTED_SHOWN) {
+            return false;
+        }
         let places = match text.strip_prefix(RECORD) {
             Some(packed) => {
                 self.mistakes.extend(unpack(&at, packed));

@@ -16,7 +16,7 @@ pub enum Level {
 }
 
 /// Writes a line to the proxy's log. Each call may write a few lines of limited length; further
-/// lines are counted, not written.
+/// lines are counted, not written. `weir policy test` and `inspect` show warnings and errors alone.
 pub fn log(level: Level, message: &str) {
     #[cfg(target_arch = "wasm32")]
     {

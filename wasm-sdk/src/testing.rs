@@ -131,13 +131,24 @@ impl<P: Policy> Instance<P> {
 /// Fails a test in which a limit is not what the manifest says of those of its name.
 fn is_as_declared(limit: &Limit, declared: &[DeclaredLimit]) {
     let named = || declared.iter().filter(|one| one.name == limit.name);
-    let fits = |one: &DeclaredLimit| {
+    let differs = |one: &DeclaredLimit| {
         let keyed = limit.key.starts_with(&one.key_prefix) || limit.key.starts_with(HASHED);
-        let costs = one.cost_max.is_none_or(|most| limit.cost <= most);
-        keyed && costs && one.algorithm == limit.algorithm && one.debt == limit.debt
+        if !keyed {
+            return Some(format!("its key, which is to begin with {:?}", one.key_prefix));
+        }
+        if let Some(most) = one.cost_max.filter(|most| limit.cost > *most) {
+            return Some(format!(
+                "its cost of {}, at most {most}: declare it with `limits.declared(..)` and \
+                 `times(most)`",
+                limit.cost
+            ));
+        }
+        let algorithm = (one.algorithm != limit.algorithm).then(|| "its algorithm".to_owned());
+        algorithm.or_else(|| (one.debt != limit.debt).then(|| "its debt".to_owned()))
     };
-    let fits_one = named().next().is_none() || named().any(fits);
-    assert!(fits_one, "asks for {limit:?}, which its manifest declares otherwise");
+    let fits_one = named().next().is_none() || named().any(|one| differs(one).is_none());
+    let how = || named().filter_map(differs).next().unwrap_or_default();
+    assert!(fits_one, "asks for {limit:?}, which its manifest declares otherwise: {}", how());
 }
 
 /// While it lives, a fact that the manifest does not name may not be asked for.

@@ -157,8 +157,13 @@ fn read_requests(path: &Path, instead: Option<[&Path; 2]>) -> Result<ExampleFile
     Ok((requests.config, requests.start_us, first))
 }
 
+/// Whether it is a file of requests, by its name or by what is in it.
 fn is_requests(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name == REQUESTS)
+    let has_some = || {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.lines().any(|line| line.trim_end() == "[[requests]]")
+    };
+    path.file_name().is_some_and(|name| name == REQUESTS) || has_some()
 }
 
 /// The policy of this name, or of this module.

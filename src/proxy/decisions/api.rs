@@ -1,5 +1,6 @@
 //! Calls of the HTTP API: one in a body, or several.
 
+use std::borrow::Cow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -157,14 +158,15 @@ impl Job {
         request: Request,
         context: Box<RequestContext>,
     ) -> Response {
+        let body = self.compared(&work, body);
         let open = loop {
             let owner = (self.owner(), self.owners());
-            match self.state.answers.begin(owner, self.operation.path(), key, body) {
+            match self.state.answers.begin(owner, self.operation.path(), key, &body) {
                 Begun::First(open) => break open,
                 Begun::Differs => return context.refuse(&Refusal::Call(CallError::KeyReused)),
                 Begun::Again(mut answer) => {
                     // What a token was for when the call came first does not matter.
-                    if let Err(refusal) = self.check_domains(&work) {
+                    if let Err(refusal) = self.check_domain(&work) {
                         return context.refuse(&refusal);
                     }
                     let known = answer.wait_for(Option::is_some).await;
@@ -198,11 +200,20 @@ impl Job {
         })
     }
 
-    /// Checks that the caller may still ask about all of it.
-    fn check_domains(&self, work: &Work) -> Result<(), Refusal> {
-        let (Work::Ask(questions), Some(caller)) = (work, &self.caller) else { return Ok(()) };
-        let mut domains = questions.all().iter().map(|question| &question.call.domain);
-        domains.try_for_each(|domain| caller.check_domain(domain))
+    /// Checks that the caller of a single call may still ask about it.
+    fn check_domain(&self, work: &Work) -> Result<(), Refusal> {
+        match (work, &self.caller) {
+            (Work::Ask(Calls::One(one)), Some(caller)) => caller.check_domain(&one.call.domain),
+            _ => Ok(()),
+        }
+    }
+
+    /// What has to be the same for a call to be the same: its body, and of a batch also which of
+    /// its domains the token is for, as its answer says so of each.
+    fn compared<'b>(&self, work: &Work, body: &'b [u8]) -> Cow<'b, [u8]> {
+        let Work::Ask(Calls::Many(many)) = work else { return Cow::Borrowed(body) };
+        let asked = many.iter().map(|one| u8::from(self.may_ask(&one.call.domain)));
+        body.iter().copied().chain(asked).collect()
     }
 
     /// Runs it, and says whether all of it has failed, so that it may be tried again.

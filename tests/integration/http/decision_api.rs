@@ -481,6 +481,12 @@ scopes = ["look", "settle"]
     several.is(200);
     assert_eq!(several.body[0]["error"]["status"], 403);
     assert_eq!(several.body[1]["allowed"], true);
+    let again = api.send_json("/v1/decide", &key, &both).await;
+    again.is(200);
+    assert_eq!(
+        (again.header("idempotent-replayed"), &again.body),
+        ("true".to_owned(), &several.body)
+    );
     // What one holds, another does not end.
     let flight = json!({ "domain": "flights", "entries": { "user": "a" }, "hold_ms": 60_000 });
     let end = json!({ "id": ask(shop, "/v1/decide", &flight).await.body["id"] });
@@ -511,6 +517,8 @@ scopes = ["look", "settle"]
     });
     let _weir = weir.await.unwrap();
     api.send_json("/v1/decide", &key, &user("b")).await.is(403);
+    let both_key = [("authorization", shop), ("idempotency-key", "both")];
+    api.send_json("/v1/decide", &both_key, &both).await.is(422);
     ask(shop, "/v1/settle", &end).await.is(404);
 }
 

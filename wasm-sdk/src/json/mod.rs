@@ -123,7 +123,8 @@ impl<'t> Json<'t> {
         string(&self.0)
     }
 
-    /// The number, if it is a whole one, 0 or more, below 2^64.
+    /// The number, if it is written as a whole one (`5`, and neither `5.0` nor `5e0`), 0 or more,
+    /// below 2^64.
     #[must_use]
     pub fn as_u64(&self) -> Option<u64> {
         self.0.parse().ok()

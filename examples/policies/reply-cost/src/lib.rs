@@ -6,8 +6,8 @@
 //! reply costs, and requests would pass for next to nothing.
 
 use weir_policy::{
-    Adjustment, Decision, Facts, FieldName, Limits, Manifest, Mistakes, Policy, ResponseView,
-    Settlement,
+    Adjustment, Decision, Facts, FieldName, Ipv6Prefix, Limits, Manifest, Mistakes, Policy,
+    ResponseView, Settlement,
 };
 
 /// `[policies.NAME.config]`.
@@ -56,8 +56,9 @@ impl Policy for ReplyCost {
     }
 
     fn decide(&self, facts: &Facts) -> Result<Decision, String> {
-        let client = facts.get("client-ip").ok_or("no client address")?;
-        let limits = match self.0.limits.charge(client, facts) {
+        // An IPv6 client has a whole network, which counts as one.
+        let client = Ipv6Prefix::default().client(facts)?.key();
+        let limits = match self.0.limits.charge(&client, facts) {
             Ok(limits) => limits,
             Err(denial) => return Ok(Decision::deny(denial)),
         };
