@@ -23,7 +23,9 @@ SHAPES = {
         "replicas": 3,
         "image": {"repository": "registry.example/weir", "digest": "sha256:" + "0" * 64,
                   "pullSecrets": [{"name": "registry"}]},
-        "files": {"limit.lua": "return 1\n"},
+        # Neither the first lines nor the names may be taken for something else of YAML.
+        "config": "  # The configuration.\n" + yaml.safe_load((CHART / "values.yaml").read_text())["config"],
+        "files": {"limit.lua": "  -- {{ not a template }} # \"\nreturn 1\n", "1": "one"},
         "binaryFiles": {"policy.wasm": "AGFzbQEAAAA="},
         "secrets": [{"name": "redis"}, {"name": "tls.example"}],
         "state": {"persistentVolumeClaim": {"claimName": "weir"}},
@@ -54,6 +56,8 @@ REFUSED = [
     ({"service": {"type": "Loadbalancer"}}, "type"),
     ({"env": [{"value": "Europe/Zurich"}]}, "env"),
     ({"secrets": ["redis"]}, "secrets"),
+    ({"files": {"proxy.toml": ""}}, "proxy.toml"),
+    ({"files": {"of/a/folder": ""}}, "of/a/folder"),
 ]
 
 
@@ -107,6 +111,7 @@ def check(program):
                 volumes(resource["spec"]["template"]["spec"]["volumes"])
             if resource["kind"] == "ConfigMap":
                 configuration(program, name, resource["data"]["proxy.toml"])
+                arrived(values, resource["data"])
         print(f"{name}: {', '.join(kinds)}")
     for values, named in REFUSED:
         report = helm_python.lint(CHART, values, strict=True)
@@ -114,6 +119,16 @@ def check(program):
         if named not in said:
             raise SystemExit(f"{values} is accepted, or its message does not name it: {said}")
     print(f"{len(REFUSED)} mistakes in values are refused")
+
+
+def arrived(values, data):
+    """Each file has the text that it has in the values."""
+    expected = dict(values.get("files", {}))
+    if "config" in values:
+        expected["proxy.toml"] = values["config"]
+    for name, text in expected.items():
+        if data[name] != text:
+            raise SystemExit(f"the file {name}: found {data[name]!r}, expected {text!r}")
 
 
 def volumes(listed):

@@ -1,6 +1,6 @@
 """The formula for Homebrew, with the digests of what was built: `weir.rb`. Homebrew on Linux takes
 the static programs; on macOS it builds from the source. WEIR_RELEASE_URL says where the files of the
-release will be."""
+release will be, and WEIR_HOMEPAGE where the project is."""
 
 import os
 
@@ -33,9 +33,12 @@ FORMULA = """class Weir < Formula
 
   def install
     if OS.mac?
+      # The build has a home of its own, without a toolchain.
+      system "rustup", "set", "profile", "minimal"
+      system "rustup", "default", "stable"
       system "rustup", "target", "add", "wasm32-unknown-unknown"
       system "cargo", "install", *std_cargo_args
-      etc.install "packaging/proxy.toml" => "weir/proxy.toml"
+      (etc/"weir").install "packaging/proxy.toml"
     else
       bin.install "weir"
       (etc/"weir").install "proxy.toml"
@@ -61,7 +64,8 @@ def main():
         "INTEL": f"weir-{version}-x86_64-unknown-linux-musl.tar.gz",
         "ARM": f"weir-{version}-aarch64-unknown-linux-musl.tar.gz",
     }
-    text = FORMULA.replace("HOMEPAGE", place).replace("PLACE", place).replace("VERSION", version)
+    homepage = os.environ.get("WEIR_HOMEPAGE", place)
+    text = FORMULA.replace("HOMEPAGE", homepage).replace("PLACE", place).replace("VERSION", version)
     for word, name in digests.items():
         path = common.DIST / name
         if not path.is_file():

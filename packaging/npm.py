@@ -41,7 +41,8 @@ def package(name, more, files):
 
 
 # Becomes the program where Node.js can (`process.execve`, 22.15 and later, none with workers).
-# Elsewhere it stays as a parent that hands on signals and the exit code.
+# Elsewhere it stays as a parent that hands on signals and the exit code. It can't follow a hand-over:
+# it would end with the old process, and whoever supervises it would miss the new one.
 START = """#!/usr/bin/env node
 "use strict";
 const { spawn } = require("node:child_process");
@@ -66,9 +67,14 @@ if (typeof process.execve === "function") {
   process.execve(program, [program, ...words], process.env);
 }
 const child = spawn(program, words, { stdio: "inherit" });
-for (const signal of ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR2"]) {
+for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) {
   process.on(signal, () => child.kill(signal));
 }
+process.on("SIGUSR2", () => {
+  console.error(
+    `weir-proxy: SIGUSR2 is ignored: a new process can take over with Node.js 22.15 or later, found ${process.version}; restart instead`,
+  );
+});
 child.on("error", (error) => {
   console.error(`weir-proxy: ${error.message}`);
   process.exit(1);

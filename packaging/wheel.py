@@ -53,7 +53,8 @@ import os, sys, sysconfig
 program = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "weir")
 if not os.path.exists(program):
     program = os.path.join(sysconfig.get_path("scripts"), "weir")
-os.execv(program, ["weir", *sys.argv[1:]])
+# With its path, by which a hand-over starts it again.
+os.execv(program, [program, *sys.argv[1:]])
 """
 
 

@@ -14,6 +14,7 @@ read -r -a targets <<< "${TARGETS:-x86_64-unknown-linux-musl aarch64-unknown-lin
 umask 022
 
 scripts/setup.sh build release
+"$target_folder/ship/bin/python" packaging/check/tests.py
 rm -rf "$dist"
 mkdir -p "$dist"
 for target in "${targets[@]}"; do packaging/build.sh "$target"; done

@@ -1,0 +1,124 @@
+"""What can be seen of the packages without building the program: `python packaging/check/tests.py`,
+with Python 3.11 or later. Small programs take its place."""
+
+import io
+import json
+import os
+import pathlib
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import common
+import homebrew
+import npm
+import unpack_image
+import wheel
+
+WAIT_SECONDS = 20
+
+
+class Folder(unittest.TestCase):
+    """Tests with a folder of their own."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def write(self, name, text, mode=0o644):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+
+class Image(Folder):
+    def test_layers_are_unpacked_by_each_python(self):
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:gz") as layer:
+            entry = tarfile.TarInfo("usr/bin/weir")
+            entry.size, entry.mode = 4, 0o755
+            entry.uid = entry.gid = os.getuid()
+            layer.addfile(entry, io.BytesIO(b"weir"))
+        layer = self.folder / "layer"
+        layer.write_bytes(buffer.getvalue())
+        # Debian 12's has no filters.
+        words = "import sys, unpack_image as it; it.extract(open(sys.argv[1], 'rb').read(), sys.argv[2])"
+        old = "import tarfile; vars(tarfile).pop('tar_filter', None); " + words
+        pythons = {sys.executable, "/usr/bin/python3"}
+        for number, python in enumerate(p for p in pythons if os.access(p, os.X_OK)):
+            for more, script in enumerate([words, old]):
+                root = self.folder / f"{number}-{more}"
+                run = [python, "-c", script, layer, root]
+                subprocess.run(run, check=True, env={"PYTHONPATH": HERE})
+                self.assertEqual((root / "usr/bin/weir").read_bytes(), b"weir")
+                self.assertEqual((root / "usr/bin/weir").stat().st_mode & 0o777, 0o755)
+
+
+class Wheel(Folder):
+    def test_the_alias_names_the_program_with_its_path(self):
+        program = self.folder / "weir"
+        shutil.copy("/bin/cat", program)
+        alias = self.folder / "weir-proxy"
+        alias.write_bytes(wheel.ALIAS)
+        run = [sys.executable, alias, "/proc/self/cmdline"]
+        words = subprocess.run(run, check=True, capture_output=True).stdout.split(b"\0")
+        self.assertEqual(words[:2], [bytes(program), b"/proc/self/cmdline"])
+
+
+PROGRAM = """#!/bin/sh
+trap 'echo handed over; exit 0' USR2
+trap 'echo ended; exit 7' TERM
+echo ready
+while :; do sleep 0.05; done
+"""
+
+
+@unittest.skipUnless(shutil.which("node"), "node is missing")
+class Npm(Folder):
+    def test_a_parent_stays_as_long_as_its_program(self):
+        name = f"weir-proxy-linux-{ {'x86_64': 'x64', 'aarch64': 'arm64'}[platform.machine()]}"
+        packages = {name.removeprefix("weir-proxy-"): name}
+        self.write("weir.js", npm.START.replace("PACKAGES", json.dumps(packages)))
+        self.write(f"node_modules/{name}/bin/weir", PROGRAM, 0o755)
+        # As on Node.js before 22.15.
+        old = self.write("old.js", "delete process.execve;\n")
+        run = ["node", "--require", old, self.folder / "weir.js"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(run, **pipes) as launcher:
+            self.assertEqual(launcher.stdout.readline(), "ready\n")
+            launcher.send_signal(signal.SIGUSR2)
+            self.assertIn("SIGUSR2 is ignored", launcher.stderr.readline())
+            self.assertIsNone(launcher.poll())
+            launcher.send_signal(signal.SIGTERM)
+            self.assertEqual(launcher.communicate(timeout=WAIT_SECONDS)[0], "ended\n")
+            self.assertEqual(launcher.returncode, 7)
+
+
+class Homebrew(unittest.TestCase):
+    def test_a_build_has_a_toolchain_before_its_target(self):
+        build = re.search(r"if OS.mac\?\n(.*?)\n    else", homebrew.FORMULA, re.DOTALL)[1]
+        steps = ["rustup\", \"default", "rustup\", \"target", "cargo\", \"install", "packaging/proxy.toml"]
+        places = [build.find(step) for step in steps]
+        self.assertEqual(places, sorted(places), build)
+        self.assertNotIn(-1, places)
+        # A folder that is made: `install "file" => "folder/file"` fails without it.
+        self.assertIn('(etc/"weir").install "packaging/proxy.toml"', build)
+
+    def test_a_release_says_where_its_files_will_be(self):
+        workflow = (common.ROOT / ".github/workflows/release.yml").read_text()
+        self.assertIn("WEIR_RELEASE_URL: ", workflow)
+        self.assertIn("WEIR_HOMEPAGE: ", workflow)
+
+
+if __name__ == "__main__":
+    unittest.main()
