@@ -3,9 +3,11 @@ target/dist, `packaging/chart.py check WEIR` lints and renders the chart in seve
 each manifest against Kubernetes' schemas, and has the program WEIR check each configuration."""
 
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 
 import common
 import helm_python
@@ -17,6 +19,7 @@ CHART = common.ROOT / "packaging" / "helm"
 KUBERNETES = ["1.27", "1.37"]
 # Custom resources: their schemas are not Kubernetes' own.
 CUSTOM = {"ServiceMonitor", "HTTPRoute"}
+LONG = "a" * 60 + ".example.com"
 SHAPES = {
     "as it comes": {},
     "everything": {
@@ -27,12 +30,18 @@ SHAPES = {
         "config": "  # The configuration.\n" + yaml.safe_load((CHART / "values.yaml").read_text())["config"],
         "files": {"limit.lua": "  -- {{ not a template }} # \"\nreturn 1\n", "1": "one"},
         "binaryFiles": {"policy.wasm": "AGFzbQEAAAA="},
-        "secrets": [{"name": "redis"}, {"name": "tls.example"}],
+        "secrets": [{"name": name} for name in ["redis", "tls.example", "tls-example", "123", LONG]],
         "state": {"persistentVolumeClaim": {"claimName": "weir"}},
         "strategy": {"type": "Recreate"},
-        "service": {"type": "LoadBalancer", "port": 443, "externalTrafficPolicy": "Local",
-                    "annotations": {"example.com/balancer": "internal"}},
-        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "service": {"type": "LoadBalancer", "port": 80, "externalTrafficPolicy": "Local",
+                    "annotations": {"example.com/balancer": "internal"},
+                    "nodePort": 30080, "loadBalancerClass": "example.com/internal",
+                    "extraPorts": [{"name": "https", "port": 443, "targetPort": 8443, "nodePort": 30443},
+                                   {"name": "8444", "port": 8444, "targetPort": 8444}]},
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"},
+                           "authorization": {"name": "weir-admin", "key": "token"}},
+        "enabled": True,
+        "cache": {"sizeLimit": "32Mi"},
         "httpRoute": {"enabled": True, "parentRefs": [{"name": "gateway"}],
                       "hostnames": ["api.example.com"]},
         "serviceAccount": {"annotations": {"example.com/role": "weir"}},
@@ -56,6 +65,11 @@ REFUSED = [
     ({"service": {"type": "Loadbalancer"}}, "type"),
     ({"env": [{"value": "Europe/Zurich"}]}, "env"),
     ({"secrets": ["redis"]}, "secrets"),
+    ({"secrets": [{"name": "redis"}, {"name": "redis"}]}, "secrets"),
+    ({"secrets": [{"name": "A b"}]}, "secrets"),
+    ({"enabled": "yes"}, "enabled"),
+    ({"serviceMonitor": {"authorization": {"name": "weir-admin"}}}, "key"),
+    ({"service": {"extraPorts": [{"name": "http", "port": 81, "targetPort": 81}]}}, "extraPorts"),
     ({"files": {"proxy.toml": ""}}, "proxy.toml"),
     ({"files": {"of/a/folder": ""}}, "of/a/folder"),
 ]
@@ -83,8 +97,8 @@ def package():
     print(plain.name)
 
 
-def manifests(chart, values):
-    rendered = chart.render(values, name="weir", namespace="default")
+def manifests(chart, values, name="weir", namespace="default"):
+    rendered = chart.render(values, name=name, namespace=namespace)
     return "".join(
         f"---\n{text.strip().removeprefix('---').strip()}\n"
         for path, text in sorted(rendered.items())
@@ -98,20 +112,29 @@ def check(program):
         problems = [m for m in report["messages"] if m["severity"] >= 2] + report["errors"]
         if problems:
             raise SystemExit(f"the chart, {name}: {problems}")
+        # Names that are numbers, too.
+        release = {"name": "1", "namespace": "2"} if values else {}
         with helm_python.Chart.load(CHART) as chart:
-            text = manifests(chart, values)
+            text = manifests(chart, values, **release)
         kinds = []
         for resource in yaml.safe_load_all(text):
             kinds.append(resource["kind"])
+            if resource["kind"] == "ServiceMonitor":
+                monitored(values, resource)
             if resource["kind"] in CUSTOM:
                 continue
             for version in KUBERNETES:
                 kubernetes_validate.validate(resource, version, strict=True)
             if resource["kind"] == "Deployment":
-                volumes(resource["spec"]["template"]["spec"]["volumes"])
+                pod = resource["spec"]["template"]["spec"]
+                volumes(values, pod)
+                if not values:
+                    memory(pod, yaml.safe_load((CHART / "values.yaml").read_text())["config"])
+            if resource["kind"] == "Service" and not resource["metadata"]["name"].endswith("-admin"):
+                ports(values, resource["spec"])
             if resource["kind"] == "ConfigMap":
                 configuration(program, name, resource["data"]["proxy.toml"])
-                arrived(values, resource["data"])
+                arrived(values, resource["data"], "1-weir-admin.2.svc" if values else "weir-admin.default.svc")
         print(f"{name}: {', '.join(kinds)}")
     for values, named in REFUSED:
         report = helm_python.lint(CHART, values, strict=True)
@@ -121,21 +144,78 @@ def check(program):
     print(f"{len(REFUSED)} mistakes in values are refused")
 
 
-def arrived(values, data):
-    """Each file has the text that it has in the values."""
+def expect(what, found, expected):
+    if found != expected:
+        raise SystemExit(f"the chart: {what}: found {found!r}, expected {expected!r}")
+
+
+def arrived(values, data, host):
+    """Each file has the text that it has in the values, with the names of the Service."""
     expected = dict(values.get("files", {}))
     if "config" in values:
-        expected["proxy.toml"] = values["config"]
+        service, namespace = host.split(".")[:2]
+        config = values["config"].replace("@ADMIN_SERVICE@", service)
+        expected["proxy.toml"] = config.replace("@NAMESPACE@", namespace)
     for name, text in expected.items():
-        if data[name] != text:
-            raise SystemExit(f"the file {name}: found {data[name]!r}, expected {text!r}")
+        expect(f"the file {name}", data[name], text)
+    hosts = tomllib.loads(data["proxy.toml"])["admin"]["hosts"]
+    service = host.split(".")[0]
+    expect("admin.hosts", hosts, [service, host.removesuffix(".svc"), host, f"{host}.cluster.local"])
 
 
-def volumes(listed):
-    """The schemas allow a volume of two kinds, and the server refuses it."""
-    for volume in listed:
+def volumes(values, pod):
+    """The schemas allow a volume of two kinds and any name, and the server refuses them."""
+    for volume in pod["volumes"]:
         if len(volume) != 2:
             raise SystemExit(f"a volume of several kinds: {volume}")
+        if not re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", volume["name"]):
+            raise SystemExit(f"a volume's name: {volume}")
+    named = {volume["name"]: volume for volume in pod["volumes"]}
+    expect("volumes of different names", len(named), len(pod["volumes"]))
+    (container,) = pod["containers"]
+    mounted = {mount["mountPath"]: named[mount["name"]] for mount in container["volumeMounts"]}
+    for secret in values.get("secrets", []):
+        volume = mounted[f"/etc/weir-secrets/{secret['name']}"]
+        expect("a volume's Secret", volume["secret"]["secretName"], secret["name"])
+    # The cache is a folder that Weir makes in one with the sticky bit: on disk it has none.
+    expect("the cache's medium", mounted["/var/cache/weir"]["emptyDir"]["medium"], "Memory")
+    variables = {variable["name"]: variable["value"] for variable in container["env"]}
+    expect("CACHE_DIRECTORY", variables.pop("CACHE_DIRECTORY"), "/var/cache/weir/compiled")
+    expect("other variables", variables, {it["name"]: it["value"] for it in values.get("env", [])})
+
+
+# Of a process without traffic, with its policies.
+REST_MIB = 64
+KEY_BYTES = 111
+
+
+def memory(pod, config):
+    """What the configuration may take is within the container's limit."""
+    config = tomllib.loads(config)
+    mib = lambda text: int(re.fullmatch("([0-9]+)Mi(B?)", text)[1])
+    (cache,) = [it["emptyDir"]["sizeLimit"] for it in pod["volumes"] if it["name"] == "cache"]
+    if mib(config["server"]["cache_bytes"]) >= mib(cache):
+        raise SystemExit(f"the chart: cache_bytes is not less than the volume's {cache}")
+    keys = config["store"]["embedded"]["max_keys"] * KEY_BYTES >> 20
+    most = REST_MIB + keys + mib(config["server"]["limits"]["buffered_bytes"]) + mib(cache)
+    limit = mib(pod["containers"][0]["resources"]["limits"]["memory"])
+    if most > limit:
+        raise SystemExit(f"the chart: its configuration may take {most} MiB of {limit}")
+
+
+def monitored(values, monitor):
+    (endpoint,) = monitor["spec"]["endpoints"]
+    expected = {"type": "Bearer", "credentials": values["serviceMonitor"]["authorization"]}
+    expect("the monitor's authorization", endpoint["authorization"], expected)
+
+
+def ports(values, service):
+    asked = values.get("service", {})
+    expect("loadBalancerClass", service.get("loadBalancerClass"), asked.get("loadBalancerClass"))
+    first, *more = service["ports"]
+    expect("nodePort", first.get("nodePort"), asked.get("nodePort"))
+    expected = [{**port, "targetPort": port["name"]} for port in asked.get("extraPorts", [])]
+    expect("the Service's other ports", more, expected)
 
 
 def configuration(program, name, text):

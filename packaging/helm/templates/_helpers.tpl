@@ -8,7 +8,7 @@
 
 {{- define "weir.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "weir.labels" -}}
@@ -16,6 +16,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "weir.config" -}}
+{{ .Values.config | replace "@ADMIN_SERVICE@" (printf "%s-admin" (include "weir.name" .)) | replace "@NAMESPACE@" .Release.Namespace }}
+{{- end -}}
+
+{{- /* The volume of a Secret: its name can be longer than a volume's, and have dots. */ -}}
+{{- define "weir.secret" -}}
+secret-{{ sha256sum . | trunc 16 }}
 {{- end -}}
 
 {{- define "weir.account" -}}
