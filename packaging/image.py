@@ -2,6 +2,9 @@
 
     podman load -i weir-VERSION-oci.tar        skopeo copy oci-archive:weir-VERSION-oci.tar docker://...
 
+Docker's own store does not read such layouts: for it the archive has a `manifest.json`, too, which
+names an image for each processor.
+
 It contains the program, a configuration, the authorities that sign certificates, and a user. There
 is no shell: `weir health` is its health check. umoci makes the layers and what describes them."""
 
@@ -18,7 +21,9 @@ import pathlib
 
 import common
 
-AUTHORITIES = pathlib.Path("/etc/ssl/certs/ca-certificates.crt")
+# Debian's package, and where the authorities are in it.
+AUTHORITIES = "ca-certificates"
+AUTHORITIES_FOLDER = "usr/share/ca-certificates/mozilla"
 USER = 65532
 # The media types of the specification of images, 1.1.
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -32,10 +37,12 @@ def main():
         layout = work / "layout"
         umoci("init", "--layout", layout)
         targets = common.built(static_only=True)
+        trusted = authorities(work)
         for target in targets:
-            image(work, layout, target)
+            image(work, layout, target, trusted)
         umoci("gc", "--layout", layout)
-        join(layout, [target.debian for target in targets])
+        named = join(layout, [target.debian for target in targets])
+        for_docker(layout, named)
         write(layout)
     finally:
         shutil.rmtree(work)
@@ -50,7 +57,24 @@ def created():
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def image(work, layout, target):
+def authorities(work):
+    """The certificates of Debian's package, as `update-ca-certificates` puts them together, and the
+    package's version. Those that this machine trusts may be more, or fewer."""
+    folder = work / AUTHORITIES
+    folder.mkdir()
+    download = ["apt-get", "--quiet", "download", AUTHORITIES]
+    subprocess.run(download, check=True, cwd=folder, stdout=subprocess.DEVNULL)
+    (package,) = folder.glob("*.deb")
+    subprocess.run(["dpkg-deb", "--extract", package, folder], check=True)
+    show = ["dpkg-deb", "--field", package, "Version"]
+    version = subprocess.run(show, check=True, capture_output=True, text=True).stdout.strip()
+    files = sorted((folder / AUTHORITIES_FOLDER).glob("*.crt"))
+    if not files:
+        raise SystemExit(f"weir: no certificates in {AUTHORITIES_FOLDER} of {package.name}")
+    return b"".join(file.read_bytes().rstrip(b"\n") + b"\n" for file in files), version
+
+
+def image(work, layout, target, trusted):
     """Adds the image of one processor to the layout, under the processor's name."""
     name = f"{layout}:{target.debian}"
     umoci("new", "--image", name)
@@ -60,7 +84,7 @@ def image(work, layout, target):
     files = {
         "usr/bin/weir": (0o755, target.program.read_bytes()),
         "etc/weir/proxy.toml": (0o644, (common.ROOT / "packaging/proxy.toml").read_bytes()),
-        "etc/ssl/certs/ca-certificates.crt": (0o644, AUTHORITIES.read_bytes()),
+        "etc/ssl/certs/ca-certificates.crt": (0o644, trusted[0]),
         "etc/passwd": (0o644, f"weir:x:{USER}:{USER}::/var/lib/weir:/sbin/nologin\n".encode()),
         "etc/group": (0o644, f"weir:x:{USER}:\n".encode()),
     }
@@ -83,17 +107,20 @@ def image(work, layout, target):
         "--config.user", f"{USER}:{USER}", "--config.workingdir", "/etc/weir",
         "--config.entrypoint", "/usr/bin/weir",
         "--config.cmd", "run", "--config.cmd=--config", "--config.cmd", "/etc/weir/proxy.toml",
-        "--config.env", "PATH=/usr/bin", "--config.stopsignal", "SIGTERM",
+        "--config.env", "PATH=/usr/bin", "--config.env", "CACHE_DIRECTORY=/var/cache/weir",
+        "--config.stopsignal", "SIGTERM",
         "--config.exposedports", "8080/tcp", "--config.exposedports", "9901/tcp",
         "--config.label", "org.opencontainers.image.title=weir",
         "--config.label", f"org.opencontainers.image.description={common.SUMMARY}",
         "--config.label", f"org.opencontainers.image.version={common.version()}",
         "--config.label", f"org.opencontainers.image.licenses={common.LICENSE}",
+        "--config.label", f"weir.ca-certificates={trusted[1]}",
     )
 
 
 def join(layout, processors):
-    """One index of all processors, as a registry has it, instead of a name for each."""
+    """One index of all processors, as a registry has it, instead of a name for each. Returns the
+    manifest of each processor."""
     path = layout / "index.json"
     index = json.loads(path.read_text())
     named = {m["annotations"]["org.opencontainers.image.ref.name"]: m for m in index["manifests"]}
@@ -116,6 +143,25 @@ def join(layout, processors):
         },
     }]
     path.write_text(json.dumps(index, sort_keys=True))
+    return {processor: named[processor] for processor in processors}
+
+
+def blob(descriptor):
+    """The name of a blob in the layout."""
+    return "blobs/" + descriptor["digest"].replace(":", "/")
+
+
+def for_docker(layout, named):
+    """What Docker's own store reads: it knows no index, so each processor has a name."""
+    images = []
+    for processor, descriptor in named.items():
+        manifest = json.loads((layout / blob(descriptor)).read_text())
+        images.append({
+            "Config": blob(manifest["config"]),
+            "RepoTags": [f"weir:{common.version()}-{processor}"],
+            "Layers": [blob(layer) for layer in manifest["layers"]],
+        })
+    (layout / "manifest.json").write_text(json.dumps(images, sort_keys=True))
 
 
 def write(layout):

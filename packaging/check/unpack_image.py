@@ -1,6 +1,8 @@
-"""Unpacks the image of this machine's processor from an archive of an OCI layout, and prints the
-words that its configuration starts: `unpack_image.py ARCHIVE FOLDER`. Every digest is checked."""
+"""Unpacks the image of this machine's processor from an archive of an OCI layout, and prints what
+its configuration starts, a word a line: the environment's variables, `--`, the program, and its
+arguments. `unpack_image.py ARCHIVE FOLDER`. Every digest is checked, and what Docker reads."""
 
+import gzip
 import hashlib
 import io
 import json
@@ -17,7 +19,7 @@ def main():
     with tarfile.open(archive) as layout:
         def blob(descriptor):
             algorithm, digest = descriptor["digest"].split(":")
-            content = layout.extractfile(f"blobs/{algorithm}/{digest}").read()
+            content = layout.extractfile(name(descriptor)).read()
             assert hashlib.new(algorithm, content).hexdigest() == digest, descriptor
             assert len(content) == descriptor["size"], descriptor
             return content
@@ -26,20 +28,35 @@ def main():
         index = json.load(layout.extractfile("index.json"))
         (named,) = index["manifests"]
         images = json.loads(blob(named))["manifests"]
+        for_docker = {image["Config"]: image for image in json.load(layout.extractfile("manifest.json"))}
+        assert len(for_docker) == len(images), for_docker
         mine = None
         for image in images:
             manifest = json.loads(blob(image))
             config = json.loads(blob(manifest["config"]))
             assert config["architecture"] == image["platform"]["architecture"], config
             assert config["config"]["User"] == USER, config
+            # The version of the package that the authorities are from.
+            assert config["config"]["Labels"]["weir.ca-certificates"], config
             layers = [blob(layer) for layer in manifest["layers"]]
+            named = for_docker[name(manifest["config"])]
+            assert named["Layers"] == [name(layer) for layer in manifest["layers"]], named
+            (tag,) = named["RepoTags"]
+            assert tag.endswith("-" + config["architecture"]), named
+            # Docker compares them with what it has unpacked.
+            digests = [hashlib.sha256(gzip.decompress(layer)).hexdigest() for layer in layers]
+            assert config["rootfs"]["diff_ids"] == [f"sha256:{it}" for it in digests], config
             if image["platform"]["architecture"] == PROCESSORS[platform.machine()]:
                 mine = config["config"], layers
         assert mine, f"there is no image for {platform.machine()}"
         config, layers = mine
         for layer in layers:
             extract(layer, folder)
-        print(*config["Entrypoint"], *config["Cmd"])
+        print(*config["Env"], "--", *config["Entrypoint"], *config["Cmd"], sep="\n")
+
+
+def name(descriptor):
+    return "blobs/" + descriptor["digest"].replace(":", "/")
 
 
 def extract(layer, folder):
