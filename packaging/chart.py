@@ -1,7 +1,10 @@
 """The Helm chart, and the plain manifests that it renders: `packaging/chart.py` packages both into
 target/dist, `packaging/chart.py check WEIR` lints and renders the chart in several ways, validates
-each manifest against Kubernetes' schemas, and has the program WEIR check each configuration."""
+each manifest against Kubernetes' schemas, and has the program WEIR check each configuration.
 
+WEIR_IMAGE is where the image will be, for the plain manifests, as in registry.example/weir."""
+
+import os
 import pathlib
 import re
 import subprocess
@@ -91,10 +94,24 @@ def package():
     print(pathlib.Path(path).name)
     # The chart's name is a part of the labels, as with `helm template weir weir-VERSION.tgz`.
     with helm_python.Chart.load(path) as chart:
-        text = manifests(chart, {})
-    plain = common.DIST / f"weir-{version}-kubernetes.yaml"
-    plain.write_text(f"# Weir {version} for Kubernetes: kubectl apply -f {plain.name}\n{text}")
-    print(plain.name)
+        text = plain(chart, version, os.environ.get("WEIR_IMAGE") or None)
+    file = common.DIST / f"weir-{version}-kubernetes.yaml"
+    file.write_text(text)
+    print(file.name)
+
+
+def plain(chart, version, image):
+    """The manifests as a file of their own, which begins with what is to be set in it."""
+    head = [
+        f"Weir {version} for Kubernetes. Before `kubectl apply`, set",
+        "- upstreams, routes and limits, in proxy.toml;",
+        "- the namespace in admin.hosts, if it is not `default`.",
+    ]
+    if image is None:
+        asked = f"- where you have pushed the image to, instead of weir:{version} (`image:`);"
+        head.insert(1, asked)
+    text = manifests(chart, {"image": {"repository": image}} if image else {})
+    return "".join(f"# {line}\n" for line in head) + text
 
 
 def manifests(chart, values, name="weir", namespace="default"):
@@ -136,6 +153,13 @@ def check(program):
                 configuration(program, name, resource["data"]["proxy.toml"])
                 arrived(values, resource["data"], "1-weir-admin.2.svc" if values else "weir-admin.default.svc")
         print(f"{name}: {', '.join(kinds)}")
+    with helm_python.Chart.load(CHART) as chart:
+        for image in [None, "registry.example/weir"]:
+            text = plain(chart, "0.0.0", image)
+            (pod,) = [it for it in yaml.safe_load_all(text) if it["kind"] == "Deployment"]
+            (container,) = pod["spec"]["template"]["spec"]["containers"]
+            expect("the image", container["image"], f"{image or 'weir'}:0.0.0")
+            expect("a word about it", "you have pushed the image to" in text, image is None)
     for values, named in REFUSED:
         report = helm_python.lint(CHART, values, strict=True)
         said = str(report["messages"]) + str(report["errors"])

@@ -114,6 +114,12 @@ has_wasm_clang() {
     return $found
 }
 
+# has_candidate PACKAGE: whether apt can install it. One package that it can't would fail all others.
+has_candidate() {
+    if ! apt-cache show "$1" > /dev/null 2>&1; then root apt-get update -q > /dev/null 2>&1 || true; fi
+    [[ $(LC_ALL=C apt-cache policy "$1" 2> /dev/null) == *"Candidate: "[!\(]* ]]
+}
+
 # add_missing PART: adds the packages of a part that are missing to `missing`.
 add_missing() {
     local mac=no
@@ -170,7 +176,13 @@ add_missing() {
             if [[ $mac == no ]] && ! has_wasm_clang; then missing+=(clang lld wasi-libc libclang-rt-dev-wasm32); fi
             # A browser for the tests of the live page, and a font, since the page has none of its
             # own. Homebrew has it as a cask; see browser().
-            if [[ $mac == no && -z ${WEIR_NO_BROWSER:-} ]] && ! has_browser; then missing+=(chromium fonts-liberation); fi
+            if [[ $mac == no && -z ${WEIR_NO_BROWSER:-} ]] && ! has_browser; then
+                if ! have apt-get || has_candidate chromium; then
+                    missing+=(chromium fonts-liberation)
+                else
+                    say "apt has no package of chromium: see below for other browsers"
+                fi
+            fi
             ;;
     esac
 }
@@ -200,10 +212,11 @@ packages_for_bench() {
 # What the packages are made and tried with: Debian's, on Linux only.
 packages_for_release() {
     local missing=() program
-    for program in umoci bubblewrap:bwrap mmdebstrap lintian minisign qemu-user:qemu-aarch64 npm; do
+    for program in umoci bubblewrap:bwrap mmdebstrap lintian minisign qemu-user:qemu-aarch64 npm \
+        systemd:systemd-analyze; do
         have "${program#*:}" || missing+=("${program%:*}")
     done
-    some_python > /dev/null || missing+=(python3-venv)
+    some_python 11 > /dev/null || missing+=(python3-venv)
     ((${#missing[@]} == 0)) || install "${missing[@]}"
 }
 
@@ -211,8 +224,9 @@ packages_for_release() {
 release_tools() {
     local wanted=packaging/requirements.txt folder=${CARGO_TARGET_DIR:-target}/ship python target tool
     if ! cmp -s "$wanted" "$folder/requirements.txt"; then
-        python=$(some_python) || die "Python 3.10 or later with venv and ensurepip is missing" \
-            "Debian, Ubuntu: sudo apt-get install python3-venv"
+        # packaging/common.py reads TOML, which Python can since 3.11.
+        python=$(some_python 11) || die "Python 3.11 or later with venv and ensurepip is missing" \
+            "Debian 12, Ubuntu 24.04 or later: sudo apt-get install python3-venv"
         say "Installing what releases are built with into $folder"
         "$python" -m venv --clear "$folder"
         "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: --requirement "$wanted" ||
@@ -237,7 +251,8 @@ cyclonedx_version=0.5.9
 browser() {
     if [[ -n ${WEIR_NO_BROWSER:-} ]] || has_browser; then return; fi
     die "there is no browser for the tests of the live page" \
-        "Debian, Ubuntu: sudo apt-get install chromium fonts-liberation" \
+        "Debian: sudo apt-get install chromium fonts-liberation" \
+        "Ubuntu: Google's package (https://www.google.com/chrome/), since its own chromium is a snap, which sees no folders of tests" \
         "macOS: brew install --cask chromium" \
         "To leave these tests out: WEIR_NO_BROWSER=1 make test-all"
 }
@@ -263,12 +278,12 @@ curl_version() {
         "Debian's and Homebrew's can; put one of them first on the PATH."
 }
 
-# A Python that can create a virtual environment: the one on the PATH, or else Debian's, which a
-# version manager's may hide.
+# some_python [MINOR]: a Python that can create a virtual environment, 3.10 or 3.MINOR or later: the
+# one on the PATH, or else Debian's, which a version manager's may hide.
 some_python() {
     local python
     for python in python3 /usr/bin/python3; do
-        if "$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' > /dev/null 2>&1; then
+        if "$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, int(sys.argv[1])))' "${1:-10}" > /dev/null 2>&1; then
             printf '%s\n' "$python"
             return
         fi
@@ -342,10 +357,11 @@ for part in "$@"; do
             deny_tool
             ;;
         interop)
-            browser
             curl_version
             python_packages
             node_packages
+            # Last, so that everything else is there without one.
+            browser
             ;;
         bench)
             packages_for_bench

@@ -16,8 +16,19 @@ fi
 if [[ $1 == *-$(uname -m)-* ]]; then
     python3 packaging/check/serves.py "${around[@]}" "$program"
 else
-    # The emulator is this machine's. It may not take all of this machine's memory.
+    # The emulator is this machine's.
     machine=$(basename "$1" | sed 's/.*-\([a-z0-9_]*\)-unknown.*/\1/')
+    around=("qemu-$machine")
+    if [[ $1 == *linux-gnu* ]]; then
+        # Debian's libraries of another processor, as of the package libc6-amd64-cross.
+        libraries=/usr/$machine-linux-gnu
+        if [[ ! -d $libraries ]]; then
+            echo "not tried: $(basename "$1") needs a glibc for $machine, and there is none in $libraries"
+            exit 0
+        fi
+        around+=(-L "$libraries")
+    fi
+    # It may not take all of this machine's memory.
     ulimit -v 16000000
-    python3 packaging/check/serves.py --emulated "qemu-$machine" "$root/weir"
+    python3 packaging/check/serves.py --emulated "${around[@]}" "$root/weir"
 fi

@@ -34,6 +34,9 @@ rm -r "$root/tmp/unit"
 [[ -z $problems ]] || die "systemd-analyze verify: $problems"
 in_root weir check --config /etc/weir/proxy.toml
 python3 packaging/check/serves.py bwrap --bind "$root" / --dev /dev --proc /proc weir
+# As `systemctl enable` makes it. There is no systemd in the root to remove it.
+install -d "$root/etc/systemd/system/multi-user.target.wants"
+ln -s /usr/lib/systemd/system/weir.service "$root/etc/systemd/system/multi-user.target.wants/weir.service"
 in_root dpkg --purge weir
 left=$(find "$root" -xdev \( -path "$root/proc" -o -path "$root/var/log" -o -path "$root/var/lib/dpkg" -o -name .cache \) -prune -o -name '*weir*' -print)
 [[ -z $left ]] || die "left behind: $left"

@@ -120,5 +120,73 @@ class Homebrew(unittest.TestCase):
         self.assertIn("WEIR_HOMEPAGE: ", workflow)
 
 
+class Setup(Folder):
+    """What scripts/setup.sh looks for, with programs in the place of the system's."""
+
+    def bash(self, script, **more):
+        run = ["bash", "-c", f"source scripts/setup.sh\n{script}"]
+        path = f"{self.folder}:{os.environ['PATH']}"
+        done = subprocess.run(
+            run, cwd=common.ROOT, env={**os.environ, "PATH": path, **more}, text=True, capture_output=True
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.split(), done.stderr
+
+    def test_what_apt_does_not_have_is_not_asked_for(self):
+        policy = "case $1 in policy) printf 'chromium:\\n  Candidate: %s\\n' \"$FOUND\" ;; esac\n"
+        self.write("apt-cache", f"#!/bin/sh\n{policy}", 0o755)
+        self.write("apt-get", "#!/bin/sh\n", 0o755)
+        script = "has_browser() { return 1; }; missing=(); add_missing interop; printf '%s\\n' \"${missing[@]}\""
+        found, _ = self.bash(script, FOUND="(none)")
+        self.assertNotIn("chromium", found)
+        found, _ = self.bash(script, FOUND="150.0-1")
+        self.assertIn("chromium", found)
+        # Ubuntu 24.04 knows it as an old package without a version, and others not at all.
+        self.write("apt-cache", "#!/bin/sh\nexit 100\n", 0o755)
+        found, said = self.bash(script, FOUND="")
+        self.assertNotIn("chromium", found)
+        self.assertIn("no package of chromium", said)
+
+    def test_releases_need_a_python_that_reads_toml(self):
+        asked = self.folder / "asked"
+        self.write("python3", f'#!/bin/sh\necho "$3" >> {asked}\n', 0o755)
+        found, _ = self.bash("some_python; some_python 11")
+        self.assertEqual(found, ["python3", "python3"])
+        self.assertEqual(asked.read_text().split(), ["10", "11"])
+
+    def test_releases_need_systemd_analyze(self):
+        script = 'install() { printf "%s\\n" "$@"; }; have() { [[ $1 != systemd-analyze ]]; }; packages_for_release'
+        self.assertIn("systemd", self.bash(script)[0])
+
+
+class Deb(Folder):
+    def test_a_removal_leaves_no_link_without_systemd(self):
+        if shutil.which("unshare") is None or os.getuid() != 0:
+            self.skipTest("needs root and unshare")
+        link = self.folder / "etc/systemd/system/multi-user.target.wants/weir.service"
+        link.parent.mkdir(parents=True)
+        link.symlink_to("/usr/lib/systemd/system/weir.service")
+        prerm = common.ROOT / "packaging/deb/prerm"
+        mounts = f"mount --bind {self.folder}/etc/systemd /etc/systemd && mount -t tmpfs tmpfs /run"
+        run = lambda how: subprocess.run(
+            ["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{mounts} && sh {prerm} {how}"], check=True
+        )
+        run("upgrade")
+        self.assertTrue(link.is_symlink())
+        run("remove")
+        self.assertFalse(link.is_symlink())
+
+
+class Archive(Folder):
+    def test_another_processor_without_its_glibc_is_not_tried(self):
+        archive = self.folder / "weir-0.0.0-other-unknown-linux-gnu.tar.gz"
+        with tarfile.open(archive, "w:gz") as written:
+            entry = tarfile.TarInfo("weir-0.0.0/weir")
+            written.addfile(entry)
+        done = subprocess.run([HERE / "archive.sh", archive], text=True, capture_output=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("needs a glibc for other", done.stdout)
+
+
 if __name__ == "__main__":
     unittest.main()

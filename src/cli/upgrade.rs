@@ -37,7 +37,9 @@ impl FromStr for Version {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let parts: Option<Vec<u64>> = text.split('.').map(|part| part.parse().ok()).collect();
+        // As `weir --version` prints it, or the number alone.
+        let number = text.strip_prefix("weir ").unwrap_or(text);
+        let parts: Option<Vec<u64>> = number.split('.').map(|part| part.parse().ok()).collect();
         let parts = parts.and_then(|parts| <[u64; 3]>::try_from(parts).ok());
         parts.map(Self).ok_or_else(|| "expected three numbers, such as 0.9.0".to_owned())
     }
@@ -193,6 +195,11 @@ mod tests {
         let all = of("0.9.0", true);
         assert!(all.contains("An addition") && all.contains("An error"), "{all}");
         assert!(!all.contains("Something old"), "{all}");
-        assert!("0.9".parse::<Version>().is_err() && "0.9.x".parse::<Version>().is_err());
+        assert_eq!(of("weir 0.9.0", false), expected);
+        for wrong in
+            ["0.9", "0.9.x", "weir", "weir ", "weir0.9.0", "weir weir 0.9.0", "other 0.9.0"]
+        {
+            assert!(wrong.parse::<Version>().is_err(), "{wrong}");
+        }
     }
 }
