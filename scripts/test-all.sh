@@ -11,6 +11,15 @@ export WEIR_DAMAGED_MODULES="${WEIR_DAMAGED_MODULES:-400}"
 say "Tests"
 more_threads
 cargo test --workspace
+if [[ $(uname -s) == Linux ]]; then
+    say "Parts of the packages"
+    python=${CARGO_TARGET_DIR:-target}/python/bin/python
+    if "$python" -c 'import tomllib' 2> /dev/null; then
+        "$python" packaging/check/tests.py
+    else
+        say "Left out: they need Python 3.11, found $("$python" --version)"
+    fi
+fi
 say "The specification of leases"
 CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/lease-spec" \
     cargo test --quiet --locked --manifest-path crates/lease/spec/Cargo.toml

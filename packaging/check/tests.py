@@ -161,8 +161,9 @@ class Setup(Folder):
 
 class Deb(Folder):
     def test_a_removal_leaves_no_link_without_systemd(self):
-        if shutil.which("unshare") is None or os.getuid() != 0:
-            self.skipTest("needs root and unshare")
+        # In most containers, root may not.
+        if subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("mounts of one's own are not allowed")
         link = self.folder / "etc/systemd/system/multi-user.target.wants/weir.service"
         link.parent.mkdir(parents=True)
         link.symlink_to("/usr/lib/systemd/system/weir.service")
