@@ -22,6 +22,7 @@ CHART = common.ROOT / "packaging" / "helm"
 KUBERNETES = ["1.27", "1.37"]
 # Custom resources: their schemas are not Kubernetes' own.
 CUSTOM = {"ServiceMonitor", "HTTPRoute"}
+DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
 LONG = "a" * 60 + ".example.com"
 SHAPES = {
     "as it comes": {},
@@ -30,7 +31,7 @@ SHAPES = {
         "image": {"repository": "registry.example/weir", "digest": "sha256:" + "0" * 64,
                   "pullSecrets": [{"name": "registry"}]},
         # Neither the first lines nor the names may be taken for something else of YAML.
-        "config": "  # The configuration.\n" + yaml.safe_load((CHART / "values.yaml").read_text())["config"],
+        "config": "  # The configuration.\n" + DEFAULTS["config"],
         "files": {"limit.lua": "  -- {{ not a template }} # \"\nreturn 1\n", "1": "one"},
         "binaryFiles": {"policy.wasm": "AGFzbQEAAAA="},
         "secrets": [{"name": name} for name in ["redis", "tls.example", "tls-example", "123", LONG]],
@@ -39,8 +40,10 @@ SHAPES = {
         "service": {"type": "LoadBalancer", "port": 80, "externalTrafficPolicy": "Local",
                     "annotations": {"example.com/balancer": "internal"},
                     "nodePort": 30080, "loadBalancerClass": "example.com/internal",
-                    "extraPorts": [{"name": "https", "port": 443, "targetPort": 8443, "nodePort": 30443},
-                                   {"name": "8444", "port": 8444, "targetPort": 8444}]},
+                    "extraPorts": [
+                        {"name": "https", "port": 443, "targetPort": 8443, "nodePort": 30443},
+                        {"name": "on", "port": 8444, "targetPort": 8444},
+                    ]},
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"},
                            "authorization": {"name": "weir-admin", "key": "token"}},
         "enabled": True,
@@ -72,6 +75,8 @@ REFUSED = [
     ({"secrets": [{"name": "A b"}]}, "secrets"),
     ({"enabled": "yes"}, "enabled"),
     ({"serviceMonitor": {"authorization": {"name": "weir-admin"}}}, "key"),
+    # Kubernetes wants a letter in it.
+    ({"service": {"extraPorts": [{"name": "81", "port": 81, "targetPort": 81}]}}, "extraPorts"),
     ({"service": {"extraPorts": [{"name": "http", "port": 81, "targetPort": 81}]}}, "extraPorts"),
     ({"files": {"proxy.toml": ""}}, "proxy.toml"),
     ({"files": {"of/a/folder": ""}}, "of/a/folder"),
@@ -146,12 +151,13 @@ def check(program):
                 pod = resource["spec"]["template"]["spec"]
                 volumes(values, pod)
                 if not values:
-                    memory(pod, yaml.safe_load((CHART / "values.yaml").read_text())["config"])
+                    memory(pod, DEFAULTS["config"])
             if resource["kind"] == "Service" and not resource["metadata"]["name"].endswith("-admin"):
                 ports(values, resource["spec"])
             if resource["kind"] == "ConfigMap":
                 configuration(program, name, resource["data"]["proxy.toml"])
-                arrived(values, resource["data"], "1-weir-admin.2.svc" if values else "weir-admin.default.svc")
+                host = "1-weir-admin.2.svc" if values else "weir-admin.default.svc"
+                arrived(values, resource["data"], host)
         print(f"{name}: {', '.join(kinds)}")
     with helm_python.Chart.load(CHART) as chart:
         for image in [None, "registry.example/weir"]:
