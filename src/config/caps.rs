@@ -47,6 +47,8 @@ pub(super) fn runtime(server: &mut Table<'_>, workers: usize) -> RuntimeSettings
     let mut table = server.section("policies");
     let settings = RuntimeSettings {
         instances: instances(&mut table, workers),
+        // And one for the thread that builds a new configuration.
+        unkept_instances: u32::try_from(workers).unwrap_or(u32::MAX).saturating_add(1),
         core_instances: table.read(&pool::CORE_INSTANCES),
         memories: table.read(&pool::MEMORIES),
         tables: table.read(&pool::TABLES),

@@ -251,7 +251,9 @@ impl<'a> Reservation<'a> {
             }
             Mode::Steps(first) => {
                 // What was taken for the input, and not more: the first step is for the output.
-                let (step, base) = (self.settings.hard_cut, taken.saturating_sub(first));
+                // A step of more than a limit ever has would never be taken.
+                let step = self.shared().map(cost_max).fold(self.settings.hard_cut, u64::min);
+                let base = taken.saturating_sub(first);
                 decision.hard_cut(HardCut::new(names, taken, step, base, self.terms(&meters)))
             }
         };

@@ -127,6 +127,8 @@ fn a_key_that_only_the_client_chooses_is_reported() {
         (&["key = \"{body:/user/name}\""], "`body:/user/name`"),
         (&["key = \"{form.user}\""], "`form.user`"),
         (&["key = \"{query}\""], "`query`"),
+        // With another port each time.
+        (&["key = \"{authority}\""], "`authority`"),
         // A limit that never refuses bounds nobody.
         (&["key = \"{header.x-user}\"", "key = \"{client_ip}\", shadow = true"], "`header.x-user`"),
         // Nor does one for other requests.
@@ -150,6 +152,7 @@ fn a_client_that_some_limit_counts_is_bounded() {
         &["key = \"{header.x-user}\"", "key = \"{client_ip}\""],
         &["key = \"{header.x-user}\"", "key = \"{tls.client.subject}\""],
         &["key = \"{header.x-user}\"", "key = \"everyone\""],
+        &["key = \"{host}\""],
         &["key = \"{path.id}\""],
         &["key = \"{path} {method}\""],
     ] {

@@ -1,7 +1,7 @@
 //! What bounds a policy's instances, and what they share.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::caps::{Caps, RuntimeSettings};
@@ -16,6 +16,7 @@ pub(super) struct Bounds {
     pub(super) memory_bytes: usize,
     pub(super) caps: Arc<Caps>,
     pub(super) pool: Arc<RuntimeSettings>,
+    pub(super) instances: InstanceCount,
     /// Linear memory of the largest instance so far, in bytes.
     pub(super) largest: Arc<AtomicUsize>,
     pub(super) ticker: Arc<Ticker>,
@@ -23,4 +24,34 @@ pub(super) struct Bounds {
     pub(super) log: Arc<LogThrottle>,
     /// What it is told when it asks for the time.
     pub(super) clock: Clock,
+}
+
+/// Counts the instances of all policies.
+#[derive(Clone, Debug, Default)]
+pub(super) struct InstanceCount(Arc<AtomicU32>);
+
+/// One of them, while it lives.
+#[derive(Debug)]
+pub(super) struct CountedInstance(InstanceCount);
+
+impl InstanceCount {
+    pub(super) fn one_more(&self) -> CountedInstance {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        CountedInstance(self.clone())
+    }
+}
+
+impl Drop for CountedInstance {
+    fn drop(&mut self) {
+        (self.0).0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Bounds {
+    /// Whether an instance may be kept for a later call. The last places are for threads that have
+    /// none: those that others keep they could not get.
+    pub(super) fn may_keep(&self) -> bool {
+        let RuntimeSettings { instances, unkept_instances, .. } = *self.pool;
+        self.instances.0.load(Ordering::Relaxed) <= instances.saturating_sub(unkept_instances)
+    }
 }

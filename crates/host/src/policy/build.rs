@@ -172,6 +172,7 @@ fn bounds(runtime: &Arc<Runtime>, settings: &Settings) -> Bounds {
         memory_bytes: settings.memory_bytes,
         caps: settings.caps.clone().into(),
         pool: runtime.settings().clone().into(),
+        instances: runtime.instances().clone(),
         largest: Arc::default(),
         ticker: Arc::clone(runtime.ticker()),
         log: Arc::new(LogThrottle::at_most(settings.caps.log_lines_per_second)),

@@ -64,6 +64,9 @@ impl Default for BreakerSettings {
 pub struct RuntimeSettings {
     /// `instances` of all policies and all workers together.
     pub instances: u32,
+    /// How many of these are never kept for the next call, but started for it: one for each thread
+    /// that may call a guest, so that it finds a place whatever other threads keep.
+    pub unkept_instances: u32,
     /// `core_instances` of one instance: a Python guest has 38.
     pub core_instances: u32,
     /// Linear `memories` of one instance.
@@ -87,6 +90,7 @@ impl Default for RuntimeSettings {
     fn default() -> Self {
         Self {
             instances: 1_000,
+            unkept_instances: 0,
             core_instances: 50,
             memories: 4,
             tables: 20,

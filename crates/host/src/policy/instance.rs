@@ -8,7 +8,7 @@ use wasmtime::component::InstancePre;
 use wasmtime::{ResourceLimiter, Store, UpdateDeadline};
 
 use super::abi::{Exports, Label, host, types, usage};
-use super::bounds::Bounds;
+use super::bounds::{Bounds, CountedInstance};
 use super::error::{Cap, Cause, Failure, LimiterRefusal, bounded};
 use super::verify;
 use crate::clock::thread_cpu;
@@ -30,6 +30,8 @@ pub(super) struct State {
     /// system call.
     ticked: Option<Duration>,
     memory_bytes: usize,
+    /// What the last growth of a memory added.
+    grown_bytes: usize,
     now_ms: Option<u64>,
     lines: u32,
     /// Signatures that the current call had verified.
@@ -42,6 +44,7 @@ pub(super) struct State {
 pub(super) struct Instance {
     store: Store<State>,
     exports: Exports,
+    _counted: CountedInstance,
     /// Its memory when it had been configured.
     configured_bytes: usize,
     /// Whether it asked for the time when it was configured.
@@ -75,6 +78,7 @@ impl Instance {
             budget: bounds.caps.start_cpu_time,
             ticked: None,
             memory_bytes: 0,
+            grown_bytes: 0,
             now_ms: None,
             lines: 0,
             verifications: 0,
@@ -89,12 +93,15 @@ impl Instance {
         let budget = bounds.caps.start_cpu_time;
         begin(&mut store, budget);
         let running = pre.instantiate(&mut store)?;
+        // A start function, too, may have asked for it.
+        let started_by_time = store.data().now_ms.is_some();
         let exports = Exports::of(label, &running, &mut store)?;
         let answer = call(&mut store, budget, None, |store| exports.configure(store, config))?;
         let manifest = answer.map_err(StartError::Refused)?;
         let configured_bytes = store.data().memory_bytes;
-        let configured_by_time = store.data().now_ms.is_some();
-        Ok((Self { store, exports, configured_bytes, configured_by_time }, manifest))
+        let configured_by_time = started_by_time || store.data().now_ms.is_some();
+        let _counted = bounds.instances.one_more();
+        Ok((Self { store, exports, _counted, configured_bytes, configured_by_time }, manifest))
     }
 
     /// Whether its calls have used up most of the memory that its configuration had left. Some
@@ -243,9 +250,17 @@ impl ResourceLimiter for State {
         if all > self.bounds.memory_bytes {
             return Err(LimiterRefusal { what: "memory", cap: Some(Cap::Memory) }.into());
         }
+        self.grown_bytes = all - self.memory_bytes;
         self.memory_bytes = all;
         self.bounds.largest.fetch_max(all, Ordering::Relaxed);
         Ok(true)
+    }
+
+    /// The memory's own maximum is less than was allowed here.
+    fn memory_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
+        self.memory_bytes = self.memory_bytes.saturating_sub(self.grown_bytes);
+        self.grown_bytes = 0;
+        Ok(())
     }
 
     fn table_growing(

@@ -221,6 +221,7 @@ impl Policy {
         let instances = &mut spare.instances;
         let starts = || {
             while instances.len() < workers
+                && self.bounds.may_keep()
                 && let Ok((instance, _)) =
                     Instance::start(&self.pre, &self.label, &self.bounds, &self.config_json)
             {
@@ -425,7 +426,7 @@ impl Policy {
             Ok(_) => true,
             Err(failure) => failure.cause == Cause::Guest,
         };
-        if reusable && !self.isolated && !instance.is_worn_out() {
+        if reusable && !self.isolated && !instance.is_worn_out() && self.bounds.may_keep() {
             workers::put(&self.token, instance);
         }
         answer.map_err(|failure| self.failed(failure, CallPhase::Call))

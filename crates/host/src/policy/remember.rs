@@ -412,18 +412,29 @@ fn weight(decision: &Decision) -> usize {
                     limit.name.len()
                         + limit.key.len()
                         + limit.tag.as_ref().map_or(0, String::len)
+                        + limit.unit.as_ref().map_or(0, String::len)
                         + size_of::<Limit>()
                 })
                 .sum()
         }
-        Verdict::Deny(denial) => denial.reason.len() + pairs(&denial.headers),
+        Verdict::Deny(denial) => {
+            let body = denial.body.as_ref();
+            let body = body.map_or(0, |(media_type, text)| media_type.len() + text.len());
+            denial.reason.len() + body + pairs(&denial.headers)
+        }
     };
     let memo = decision.settle_with.as_ref().map_or(0, String::len);
     let refusal = decision.refusal.as_ref();
     let refusal = refusal.map_or(0, |reply| reply.media_type.len() + reply.body.len());
+    let fair_key = decision.fair_key.as_ref().map_or(0, String::len);
+    let named = decision.joining.replaces.iter();
+    let named = named.chain(decision.messages.iter().map(|(limit, _)| limit));
+    let named: usize = named.map(|name| name.len() + size_of::<String>()).sum();
     verdict
         + memo
         + refusal
+        + fair_key
+        + named
         + pairs(&decision.upstream_headers)
         + pairs(&decision.response_headers)
         + pairs(&decision.labels)

@@ -10,6 +10,7 @@ use wasmtime::component::Linker;
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 use super::abi;
+use super::bounds::InstanceCount;
 use super::cache::Cache;
 use super::caps::RuntimeSettings;
 use super::fact::KnownFacts;
@@ -38,6 +39,7 @@ const NICER: i32 = 10;
 /// What all policies of a process share: the wasmtime engine and its epoch thread.
 pub struct Runtime {
     settings: RuntimeSettings,
+    instances: InstanceCount,
     engine: Engine,
     linker: Linker<State>,
     ticker: Arc<Ticker>,
@@ -104,6 +106,7 @@ impl Runtime {
         let cache = Cache::open(&settings.cache, settings.cache_bytes, &engine);
         Ok(Arc::new(Self {
             settings: settings.clone(),
+            instances: InstanceCount::default(),
             engine,
             linker,
             ticker,
@@ -169,6 +172,11 @@ impl Runtime {
                 compile(&self.engine)
             }
         }
+    }
+
+    /// How many instances there are, of all policies.
+    pub(super) fn instances(&self) -> &InstanceCount {
+        &self.instances
     }
 
     pub(super) fn settings(&self) -> &RuntimeSettings {

@@ -57,6 +57,11 @@ fn output_is_taken_in_steps_where_it_is_cut() {
     assert_eq!(costs(&little), [("all", 65)]);
     let cut = hard_cut(&little).unwrap();
     assert_eq!((cut.taken, cut.used.base), (65, 60));
+    // No step is more than a limit ever has.
+    let log = tokens().replace("fixed_window", "sliding_window_log");
+    let log = openai(&format!("{}, \"hard_cut\": 20000", log.replace("1000000", "5000")));
+    let facts = streamed(&[("body.json:/max_tokens", "1000")]);
+    assert_eq!(hard_cut(&decide(&log, &facts)).unwrap().step, 5_000);
     let embeddings = post("/v1/embeddings", &[STREAM]);
     assert!(hard_cut(&decide(&policy, &embeddings)).is_none());
 }

@@ -7,7 +7,7 @@ use super::super::abi::{types, usage};
 use super::super::{Bodies, HardCut, Partial, Term, Verdict};
 use super::shortened;
 use crate::inspect::{Edit, Gather, Meter, Meters, Pointer};
-use crate::plan::{self, AMOUNT_MAX, Limit, Refund};
+use crate::plan::{self, AMOUNT_MAX, Limit, Plan, Refund};
 
 /// Maximum number of changes to a body that a decision may name.
 const CHANGES_MAX: usize = 16;
@@ -121,12 +121,16 @@ fn partial(answered: usage::Partial, limits: &[Limit]) -> Result<Partial, String
     Ok(Partial { limits: answered.limits, least: answered.least, tell, base: answered.base })
 }
 
-fn hard_cut(answered: usage::HardCut, limits: &[Limit], meters: usize) -> Result<HardCut, String> {
-    known("hard-cut", &answered.limits, limits)?;
+fn hard_cut(answered: usage::HardCut, plan: &[Limit], meters: usize) -> Result<HardCut, String> {
+    known("hard-cut", &answered.limits, plan)?;
     let usage::HardCut { limits, taken, step, used } = answered;
     if !(1..=AMOUNT_MAX).contains(&step) {
         return Err(format!("hard-cut.step: {step}, expected 1 to 2^52"));
     }
+    // The proxy takes each step as a plan of its own.
+    let steps = plan.iter().filter(|limit| limits.contains(&limit.name));
+    let steps = steps.map(|limit| Limit { cost: step, ..limit.clone() }).collect();
+    Plan::new(steps).map_err(|breach| format!("hard-cut: a step of {step}: {breach}"))?;
     at_most("hard-cut.used.terms", used.terms.len(), METERS_MAX)?;
     let term = |(index, term): (usize, usage::Term)| {
         let meter = usize::try_from(term.meter).unwrap_or(usize::MAX);

@@ -81,6 +81,31 @@ fn a_full_pool_names_its_setting_and_is_overload() {
 }
 
 #[test]
+fn what_one_thread_keeps_leaves_places_for_others_and_for_a_new_configuration() {
+    let pool = RuntimeSettings { instances: 3, unkept_instances: 2, ..RuntimeSettings::default() };
+    let runtime = Runtime::with(&pool, fuzzing::known_facts()).unwrap();
+    let build = || Policy::build(&runtime, &settings(misbehaving(), "{}"), &Metrics::new(1));
+    let policies: Vec<_> = (0..3).map(|_| build().unwrap()).collect();
+    let well = |policy: &Policy| policy.decide(&[("query", "well")]).map(|_| ());
+    std::thread::scope(|scope| {
+        let (done, ended) = std::sync::mpsc::channel::<()>();
+        let (called, all) = std::sync::mpsc::channel();
+        let policies = &policies;
+        scope.spawn(move || {
+            called.send(policies.iter().try_for_each(well)).unwrap();
+            // It keeps what it may until then.
+            let _ = ended.recv();
+        });
+        assert_eq!(all.recv().unwrap(), Ok(()));
+        for policy in policies {
+            assert_eq!(well(policy), Ok(()));
+        }
+        assert!(build().is_ok());
+        drop(done);
+    });
+}
+
+#[test]
 fn a_guest_that_is_too_large_for_the_pool_is_told_the_caps() {
     let pool = RuntimeSettings {
         instances: 2,
