@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use weir_policy::{
-    Algorithm, Alignment, Decision, Denial, Facts, Json, Limit, Limits, Manifest, Mistakes, Policy,
-    Refund, bounded_key,
+    Algorithm, Alignment, Decision, DeclaredLimit, Denial, Facts, Json, Limit, Limits, Manifest,
+    Mistakes, Policy, Refund, bounded_key,
 };
 
 use rules::{Rules, Written};
@@ -26,6 +26,14 @@ const TAKEN: &str = "take:";
 /// The status for limits that can't be read. The proxy tells the caller the reason.
 const WRONG: u16 = 400;
 const DAY_S: u64 = 86_400;
+/// About how many bytes of limits the manifest declares. With more, it declares none, and the proxy
+/// takes the limits from the configuration, as far as they are written there. So even 2,000 rules
+/// fit into the default of `answer_bytes`, which is 256 KiB.
+const DECLARED_BYTES_MAX: usize = 160 << 10;
+/// About how many bytes the proxy counts for a limit that is declared, without its texts, and for
+/// each of these.
+const DECLARED_BYTES: usize = 320;
+const TEXT_BYTES: usize = 24;
 
 /// Maximum time for which a call waits in a limit of its caller's own, in milliseconds.
 const DELAY_MS_MAX: u64 = 10_000;
@@ -91,14 +99,10 @@ impl Policy for Rls {
     }
 
     fn manifest(&self) -> Manifest {
-        let declared = self.rules.iter().flat_map(|rule| {
-            let at = format!("{}.limits", rule.at);
-            rule.limits.declared(&at, &KEY).collect::<Vec<_>>()
-        });
         let manifest = Manifest::reads(KEY)
             .and(["rls.limits"])
             .and(self.rules.iter().flat_map(|rule| rule.limits.facts()))
-            .declare(declared.collect::<Vec<_>>())
+            .declare(self.declared())
             .pure();
         if self.overrides { manifest.and(["rls.limit"]) } else { manifest }
     }
@@ -149,6 +153,22 @@ impl Policy for Rls {
 }
 
 impl Rls {
+    /// All limits, or none if they are too many for a manifest.
+    fn declared(&self) -> Vec<DeclaredLimit> {
+        let (mut all, mut bytes) = (Vec::new(), 0);
+        for rule in self.rules.iter() {
+            let at = format!("{}.limits", rule.at);
+            for limit in rule.limits.declared(&at, &KEY) {
+                bytes += bytes_of(&limit);
+                if bytes > DECLARED_BYTES_MAX {
+                    return Vec::new();
+                }
+                all.push(limit);
+            }
+        }
+        all
+    }
+
     /// The limits that a caller sends.
     fn of_caller(&self, written: &str) -> Result<Limits, String> {
         if !self.overrides {
@@ -176,6 +196,16 @@ impl Rls {
         }
         Ok(limits)
     }
+}
+
+/// About how many bytes the proxy counts for a limit that is declared.
+fn bytes_of(limit: &DeclaredLimit) -> usize {
+    let facts = limit.key_facts.iter().map(|fact| TEXT_BYTES + fact.len());
+    let options =
+        limit.options.iter().map(|(name, value)| 2 * TEXT_BYTES + name.len() + value.len());
+    let together = limit.together.as_ref().map_or(0, String::len);
+    let texts = limit.name.len() + limit.at.len() + together + limit.key_prefix.len();
+    DECLARED_BYTES + texts + facts.sum::<usize>() + options.sum::<usize>()
 }
 
 /// The algorithm of a limit such as `60/minute`.

@@ -1,6 +1,5 @@
 //! Which rule a descriptor meets: the settings `rules`.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
@@ -12,7 +11,7 @@ const RULES_MAX: usize = 2_000;
 const ENTRIES_MAX: usize = 16;
 /// Maximum number of limits that a rule replaces.
 const REPLACES_MAX: usize = 16;
-const ENTRY: &str = "\"KEY\", \"KEY=VALUE\", or \"KEY=START*\" for values that begin so";
+const ENTRY: &str = "\"KEY\", or \"KEY=VALUE\", in which each `*` stands for any characters";
 
 /// One of `rules`, as written.
 #[derive(Debug, Deserialize)]
@@ -56,26 +55,24 @@ pub(crate) struct Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry<'a> {
     Is(&'a str, &'a str),
-    Begins(&'a str, &'a str),
+    Like(&'a str, &'a str),
     Any(&'a str),
 }
 
 impl<'a> Entry<'a> {
     fn parse(written: &'a str) -> Option<Self> {
-        let Some((key, value)) = written.split_once('=') else {
-            return Some(Self::Any(written)).filter(|_| !written.is_empty());
+        let entry = match written.split_once('=') {
+            None => Self::Any(written),
+            Some((key, value)) if value.contains('*') => Self::Like(key, value),
+            Some((key, value)) => Self::Is(key, value),
         };
-        let entry = match value.strip_suffix('*') {
-            Some("") => Self::Any(key),
-            Some(start) => Self::Begins(key, start),
-            None => Self::Is(key, value),
-        };
-        Some(entry).filter(|_| !key.is_empty())
+        let (Self::Is(key, _) | Self::Like(key, _) | Self::Any(key)) = entry;
+        (!key.is_empty()).then_some(entry)
     }
 }
 
-/// What may follow the entries so far. Of the entries that fit, the most specific is followed, and
-/// no other one if that leads nowhere: as in envoyproxy/ratelimit.
+/// What may follow the entries so far. Of the entries that fit, one is followed, and no other one
+/// if that leads nowhere: as in envoyproxy/ratelimit.
 #[derive(Debug, Default)]
 struct Node {
     /// The index of the rule that ends here.
@@ -87,19 +84,24 @@ struct Node {
 #[derive(Debug, Default)]
 struct Values {
     exact: BTreeMap<String, Node>,
-    /// By the beginning of the value, the longest first.
-    starts: BTreeMap<(Reverse<usize>, String), Node>,
+    /// In the order of the rules.
+    patterns: Vec<Pattern>,
+    /// By pattern, as it is written.
+    like: BTreeMap<String, Node>,
     any: Option<Box<Node>>,
 }
 
 impl Node {
     fn follow(&mut self, entry: Entry<'_>) -> &mut Self {
-        let (Entry::Is(key, _) | Entry::Begins(key, _) | Entry::Any(key)) = entry;
+        let (Entry::Is(key, _) | Entry::Like(key, _) | Entry::Any(key)) = entry;
         let values = self.keys.entry(key.to_owned()).or_default();
         match entry {
             Entry::Is(_, value) => values.exact.entry(value.to_owned()).or_default(),
-            Entry::Begins(_, start) => {
-                values.starts.entry((Reverse(start.len()), start.to_owned())).or_default()
+            Entry::Like(_, written) => {
+                if !values.like.contains_key(written) {
+                    values.patterns.push(Pattern::new(written));
+                }
+                values.like.entry(written.to_owned()).or_default()
             }
             Entry::Any(_) => values.any.get_or_insert_default(),
         }
@@ -107,11 +109,45 @@ impl Node {
 
     fn next(&self, key: &str, value: &str) -> Option<&Self> {
         let values = self.keys.get(key)?;
-        let starting = || {
-            let mut starts = values.starts.iter();
-            starts.find(|((_, start), _)| value.starts_with(start)).map(|(_, node)| node)
+        let like = || {
+            let pattern = values.patterns.iter().find(|pattern| pattern.fits(value))?;
+            values.like.get(&pattern.written)
         };
-        values.exact.get(value).or_else(starting).or(values.any.as_deref())
+        values.exact.get(value).or_else(like).or(values.any.as_deref())
+    }
+}
+
+/// A value in which each `*` stands for any characters, or none.
+#[derive(Debug)]
+struct Pattern {
+    written: String,
+    start: String,
+    /// What is between two `*` each.
+    middle: Vec<String>,
+    end: String,
+}
+
+impl Pattern {
+    fn new(written: &str) -> Self {
+        let mut parts = written.split('*').map(str::to_owned);
+        let start = parts.next().unwrap_or_default();
+        let mut middle: Vec<String> = parts.collect();
+        let end = middle.pop().unwrap_or_default();
+        middle.retain(|part| !part.is_empty());
+        Self { written: written.to_owned(), start, middle, end }
+    }
+
+    /// Whether a value is of this pattern. Each part is sought once, after the one before it: the
+    /// first place is right, since it leaves the most for the parts that follow. So the time grows
+    /// with the length of the value, and not with the ways to divide it.
+    fn fits(&self, value: &str) -> bool {
+        let Some(rest) = value.strip_prefix(self.start.as_str()) else { return false };
+        let Some(mut rest) = rest.strip_suffix(self.end.as_str()) else { return false };
+        for part in &self.middle {
+            let Some((_, after)) = rest.split_once(part.as_str()) else { return false };
+            rest = after;
+        }
+        true
     }
 }
 
@@ -208,11 +244,18 @@ impl Rules {
 
     /// Adds names that no other rule's limit has.
     fn check_replaced(&self, mistakes: &mut Mistakes) {
-        let has = |rule: &Rule, name: &str| rule.limits.named().any(|(_, own)| own == name);
+        if self.rules.iter().all(|rule| rule.replaces.is_empty()) {
+            return;
+        }
+        // Each name with the rule that has it; a name that two have is a mistake by itself.
+        let named = self
+            .rules
+            .iter()
+            .flat_map(|rule| rule.limits.named().map(move |(_, name)| (name, rule.at.as_str())));
+        let owners: BTreeMap<&str, &str> = named.collect();
         for rule in &self.rules {
             for (place, name) in rule.replaces.iter().enumerate() {
-                let known = self.rules.iter().any(|other| other.at != rule.at && has(other, name));
-                if !known {
+                if owners.get(name.as_str()).is_none_or(|owner| *owner == rule.at) {
                     let at = format!("{}.replaces[{place}]", rule.at);
                     let expected = "the name of a limit of another rule";
                     mistakes.add(at, format_args!("{name:?}"), expected);

@@ -8,9 +8,10 @@ const RULES: &str = r#"{"rules": [
     {"descriptor": ["message_type=marketing", "to_number"], "limits": [LIMIT(a)]},
     {"descriptor": ["message_type", "to_number"], "limits": [LIMIT(b), LIMIT(c)]},
     {"descriptor": ["message_type=internal"], "unlimited": true},
-    {"descriptor": ["path=/v1/*"], "limits": [LIMIT(d)]},
-    {"descriptor": ["path=/v1/users/*"], "limits": [LIMIT(e)]},
     {"descriptor": ["path"], "limits": [LIMIT(f)]},
+    {"descriptor": ["path=/v1/users/*"], "limits": [LIMIT(e)]},
+    {"descriptor": ["path=/v1/*"], "limits": [LIMIT(d)]},
+    {"descriptor": ["path=/v1/items/7"], "limits": [LIMIT(h)]},
     {"descriptor": ["path=/v1/*", "method"], "limits": [LIMIT(g)]}
 ]}"#;
 
@@ -54,7 +55,7 @@ fn descriptor(entries: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn the_most_specific_rule_with_all_entries_counts() {
+fn a_rule_is_for_descriptors_with_exactly_its_entries() {
     let policy = policy(RULES);
     let charged = |entries| charged(&policy, entries);
     let none: [&str; 0] = [];
@@ -66,12 +67,77 @@ fn the_most_specific_rule_with_all_entries_counts() {
     assert_eq!(charged(&[("to_number", "206"), ("message_type", "alert")]), none);
     assert_eq!(charged(&[("path", "/v1/users/7"), ("x", "y")]), none);
     assert_eq!(charged(&[("path", "/v1/users/7")]), ["e"]);
-    assert_eq!(charged(&[("path", "/v1/items/7")]), ["d"]);
+    assert_eq!(charged(&[("path", "/v1/items/8")]), ["d"]);
+    assert_eq!(charged(&[("path", "/v1/items/7")]), ["h"]);
     assert_eq!(charged(&[("path", "/")]), ["f"]);
     assert_eq!(charged(&[("path", "")]), ["f"]);
-    // The most specific entry is followed, and no other one.
+    // One entry is followed, and no other one.
     assert_eq!(charged(&[("path", "/v1/x"), ("method", "GET")]), ["g"]);
     assert_eq!(charged(&[("path", "/v1/users/x"), ("method", "GET")]), none);
+}
+
+#[test]
+fn of_patterns_that_fit_the_first_one_counts() {
+    let policy = policy(
+        r#"{"rules": [
+            {"descriptor": ["path"], "limits": [LIMIT(any)]},
+            {"descriptor": ["path=/*/users/*/photos"], "limits": [LIMIT(photos)]},
+            {"descriptor": ["path=/a*"], "limits": [LIMIT(short)]},
+            {"descriptor": ["path=/a/b*"], "limits": [LIMIT(long)]},
+            {"descriptor": ["path=/a/b*", "x=*"], "limits": [LIMIT(below)]},
+            {"descriptor": ["path=*.png"], "limits": [LIMIT(image)]},
+            {"descriptor": ["path=ab*ba"], "limits": [LIMIT(ends)]},
+            {"descriptor": ["path=/a/c"], "limits": [LIMIT(exact)]},
+            {"descriptor": ["all=*"], "limits": [LIMIT(star)]},
+            {"descriptor": ["all"], "limits": [LIMIT(bare)]}
+        ]}"#,
+    );
+    for (path, expected) in [
+        ("/v1/users/7/photos", "photos"),
+        ("/v1/x/users//users/7/photos", "photos"),
+        ("/v1/users/photos", "any"),
+        ("/v1/users/7/photos/", "any"),
+        ("/a/b/c", "short"),
+        ("/a/users/7/photos", "photos"),
+        ("/a.png", "short"),
+        ("/b.png", "image"),
+        (".png", "image"),
+        ("/b.png?", "any"),
+        // What the parts need must not overlap.
+        ("aba", "any"),
+        ("abba", "ends"),
+        ("ab-ba", "ends"),
+        ("/a/c", "exact"),
+        ("", "any"),
+    ] {
+        assert_eq!(charged(&policy, &[("path", path)]), [expected], "{path}");
+    }
+    assert_eq!(charged(&policy, &[("all", "")]), ["star"]);
+    // The first pattern is followed, and not the one with such a rule.
+    assert_eq!(charged(&policy, &[("path", "/a/b"), ("x", "y")]).len(), 0);
+}
+
+#[test]
+fn a_long_value_is_compared_once_with_each_part_of_a_pattern() {
+    let pattern = "*a".repeat(500);
+    let policy = policy(&format!(
+        r#"{{"rules": [{{"descriptor": ["path={pattern}b"], "limits": [LIMIT(x)]}}]}}"#
+    ));
+    assert_eq!(charged(&policy, &[("path", &"a".repeat(60_000))]).len(), 0);
+    let value = "a".repeat(3_000);
+    assert_eq!(charged(&policy, &[("path", &format!("{value}b"))]), ["x"]);
+}
+
+#[test]
+fn limits_are_declared_if_a_manifest_has_room_for_all() {
+    let declared = |rules: usize| {
+        let rule = |at: usize| {
+            format!(r#"{{"descriptor": ["path=/number/{at}"], "limits": [LIMIT(number-{at})]}}"#)
+        };
+        let rules: Vec<String> = (0..rules).map(rule).collect();
+        policy(&format!(r#"{{"rules": [{}]}}"#, rules.join(", "))).manifest().limits.len()
+    };
+    assert_eq!([declared(1), declared(350), declared(600), declared(2_000)], [1, 350, 0, 0]);
 }
 
 #[test]
@@ -192,7 +258,7 @@ fn what_never_fits_is_a_mistake() {
             "rules[0].unlimited",
         ),
         (
-            r#"{"rules": [{"descriptor": ["a"], "limits": [LIMIT(a)]}, {"descriptor": ["a=*"], "limits": [LIMIT(b)]}]}"#,
+            r#"{"rules": [{"descriptor": ["a=*"], "limits": [LIMIT(a)]}, {"descriptor": ["a=*"], "limits": [LIMIT(b)]}]}"#,
             "rules[1].descriptor",
         ),
         (
