@@ -25,6 +25,16 @@ pub(super) fn plain(text: &str, or: &str) -> String {
     if name.is_empty() { or.to_owned() } else { name.to_owned() }
 }
 
+/// The same as a part of a section's name, which a dot would divide.
+pub(super) fn section(text: &str, or: &str) -> String {
+    plain(&text.replace('.', "-"), or)
+}
+
+/// A text as a comment has it: on one line, without characters that TOML forbids there.
+pub(super) fn comment(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
 /// The name, or with the first number that nobody else has.
 pub(super) fn unique(name: &str, taken: &mut HashSet<String>) -> String {
     let numbered = (2_u32..).map(|number| format!("{name}-{number}"));

@@ -1,17 +1,49 @@
 //! The configuration of Limitador: a list of limits, each with conditions and variables over the
 //! entries of a descriptor. Knows nothing of how descriptors are decided.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Write as _;
+use std::ops::RangeInclusive;
 
-use yaml_rust2::Yaml;
-
-use super::{Imported, scalar};
-use crate::cli::written::{plain, string, unique};
+use super::Imported;
+use super::yaml::Node;
+use crate::cli::written::{comment, plain, section, string, unique};
 
 /// The settings of a limit.
 const LIMIT: [&str; 7] =
     ["namespace", "max_value", "seconds", "conditions", "variables", "name", "id"];
+/// What a limit of Weir may have: its quota, the seconds of its period, and how many there are in a
+/// policy.
+const QUOTAS: RangeInclusive<u64> = 0..=4_503_599_627_370_496;
+const SECONDS: RangeInclusive<u64> = 1..=400 * 86_400;
+const LIMITS_MAX: usize = 16;
+/// What is no variable of an expression: words of its language, and what Limitador itself names so.
+const WORDS: [&str; 24] = [
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+    "limit",
+    "descriptors",
+    "_",
+];
 
 /// A limit whose conditions and variables can be said in Weir.
 struct Limit {
@@ -23,79 +55,127 @@ struct Limit {
     variables: Vec<String>,
 }
 
+/// What Limitador tells limits of a namespace apart by: the seconds, and the conditions and
+/// variables as they are written.
+type Identity = (u64, BTreeSet<String>, BTreeSet<String>);
+
+/// The limits of a namespace.
+#[derive(Default)]
+struct Namespace {
+    limits: Vec<Limit>,
+    left_out: Vec<String>,
+    /// Those so far, with their places in the file.
+    known: HashMap<Identity, usize>,
+}
+
 /// Why a limit is not written.
 enum Skipped {
-    /// It is none of Limitador's.
+    /// It is none of Limitador's, or one whose numbers no limit of Weir has.
     Wrong(String),
     /// It is more than can be said.
     LeftOut(String),
 }
 
 /// Reads a file.
-pub(super) fn read(limits: &[Yaml], names: &mut HashSet<String>) -> Imported {
+pub(super) fn read(limits: &[Node], names: &mut HashSet<String>) -> Imported {
     let mut out = Imported::default();
-    let mut namespaces: BTreeMap<String, (Vec<Limit>, Vec<String>)> = BTreeMap::new();
+    let mut namespaces: BTreeMap<String, Namespace> = BTreeMap::new();
     if limits.is_empty() {
         out.wrong.push("found no limits, expected one or more".to_owned());
     }
     for (index, item) in limits.iter().enumerate() {
-        let namespace = item["namespace"].as_str().filter(|name| !name.is_empty());
-        let Some(namespace) = namespace else {
-            out.wrong.push(format!("[{index}]: found no `namespace`, expected one"));
-            continue;
+        let at = format!("line {}: [{index}]", item.line);
+        let namespace = item.get("namespace").and_then(Node::text);
+        let namespace = match namespace {
+            None | Some("") => {
+                out.wrong.push(format!("{at}: found no `namespace`, expected one"));
+                continue;
+            }
+            Some("*") => {
+                out.wrong.push(format!("{at}.namespace: found \"*\", which is any domain in Weir"));
+                continue;
+            }
+            Some(namespace) => namespace,
         };
-        let (known, left_out) = namespaces.entry(namespace.to_owned()).or_default();
-        match limit(item) {
-            Ok(limit) => known.push(limit),
-            Err(Skipped::Wrong(why)) => out.wrong.push(format!("[{index}]{why}")),
+        let known = namespaces.entry(namespace.to_owned()).or_default();
+        match known.add(index, item) {
+            Ok(()) => {}
+            Err(Skipped::Wrong(why)) => out.wrong.push(format!("{at}{why}")),
             Err(Skipped::LeftOut(why)) => {
-                let why = format!("[{index}]{why}");
-                left_out.push(why.replace('\n', " "));
+                let why = format!("{at}{why}");
+                known.left_out.push(why.clone());
                 out.left_out.push(why);
             }
         }
     }
-    if !out.left_out.is_empty() && namespaces.values().all(|(limits, _)| limits.is_empty()) {
+    if !out.left_out.is_empty() && namespaces.values().all(|known| known.limits.is_empty()) {
         out.wrong.push("nothing is left: none of the limits can be said in Weir".to_owned());
     }
-    for (namespace, (limits, left_out)) in &namespaces {
-        write(&mut out.text, namespace, (limits, left_out), names);
+    for (namespace, known) in &namespaces {
+        write(&mut out.text, namespace, known, names);
     }
     out
 }
 
+impl Namespace {
+    /// Adds the limit at a place of the file.
+    fn add(&mut self, index: usize, item: &Node) -> Result<(), Skipped> {
+        let (limit, identity) = limit(item)?;
+        if let Some(first) = self.known.get(&identity) {
+            return Err(Skipped::LeftOut(format!(
+                ": the same limit as [{first}] with another `max_value` or name: Limitador counts by \
+                 the first one only"
+            )));
+        }
+        if self.limits.len() >= LIMITS_MAX {
+            return Err(Skipped::Wrong(format!(
+                ".namespace: found more than {LIMITS_MAX} limits of one namespace, expected at most \
+                 {LIMITS_MAX}: so many a policy of Weir has"
+            )));
+        }
+        self.known.insert(identity, index);
+        self.limits.push(limit);
+        Ok(())
+    }
+}
+
 /// Reads a limit.
-fn limit(item: &Yaml) -> Result<Limit, Skipped> {
-    let table = item.as_hash().ok_or_else(|| Skipped::Wrong(": found no table".to_owned()))?;
-    for key in table.keys() {
-        let key = scalar(key).unwrap_or_default();
-        if !LIMIT.contains(&key.as_str()) {
+fn limit(item: &Node) -> Result<(Limit, Identity), Skipped> {
+    let Some(members) = item.members() else {
+        return Err(Skipped::Wrong(format!(": found {}, expected a table", item.found())));
+    };
+    for (key, _) in members {
+        let key = key.text().unwrap_or_default();
+        if !LIMIT.contains(&key) {
             return Err(Skipped::LeftOut(format!(
                 ".{key}: a setting that is not known; the limit with it"
             )));
         }
     }
-    let number = |name: &str| {
-        let found = item[name].as_i64().and_then(|number| u64::try_from(number).ok());
-        found.ok_or_else(|| {
-            let found = scalar(&item[name]).unwrap_or_default();
-            Skipped::Wrong(format!(".{name}: found {found:?}, expected a whole number"))
-        })
+    let name = match item.get("name").map(|name| (name.text(), name.found())) {
+        Some((None, found)) => {
+            return Err(Skipped::Wrong(format!(".name: found {found}, expected a text")));
+        }
+        Some((Some(name), _)) => Some(plain(name, "limit")),
+        None => None,
     };
-    let texts = |name: &str| match &item[name] {
-        Yaml::BadValue | Yaml::Null => Ok(Vec::new()),
-        Yaml::Array(texts) => Ok(texts.iter().filter_map(scalar).collect::<Vec<_>>()),
-        _ => Err(Skipped::Wrong(format!(".{name}: found no list"))),
-    };
+    let (written, variables) = (texts(item, "conditions")?, texts(item, "variables")?);
     let mut limit = Limit {
-        quota: number("max_value")?,
-        seconds: number("seconds")?,
-        name: item["name"].as_str().map(|name| plain(name, "limit")),
+        quota: number(item, "max_value", QUOTAS)?,
+        seconds: number(item, "seconds", SECONDS)?,
+        name,
         conditions: Vec::new(),
         variables: Vec::new(),
     };
-    for written in texts("conditions")? {
+    let identity =
+        (limit.seconds, written.iter().cloned().collect(), variables.iter().cloned().collect());
+    for written in written {
         match condition(&written) {
+            Some((_, value)) if value == "*" || value.starts_with("sha256:") => {
+                return Err(Skipped::LeftOut(format!(
+                    ".conditions: {written:?}: the value {value:?} stands for others in Weir; the limit with it"
+                )));
+            }
             Some((name, value)) if limit.conditions.iter().all(|(other, _)| *other != name) => {
                 limit.conditions.push((name, value));
             }
@@ -106,8 +186,9 @@ fn limit(item: &Yaml) -> Result<Limit, Skipped> {
             }
         }
     }
-    for written in texts("variables")? {
+    for written in variables {
         match entry(&written) {
+            Some(name) if limit.variables.contains(&name) => {}
             Some(name) => limit.variables.push(name),
             None => {
                 return Err(Skipped::LeftOut(format!(
@@ -116,7 +197,36 @@ fn limit(item: &Yaml) -> Result<Limit, Skipped> {
             }
         }
     }
-    Ok(limit)
+    Ok((limit, identity))
+}
+
+/// A number of a limit.
+fn number(item: &Node, name: &str, range: RangeInclusive<u64>) -> Result<u64, Skipped> {
+    let node = item.get(name);
+    let number = node.and_then(Node::whole).filter(|number| range.contains(number));
+    number.ok_or_else(|| {
+        let found = node.map_or_else(|| "nothing".to_owned(), Node::found);
+        let (least, most) = (range.start(), range.end());
+        Skipped::Wrong(format!(
+            ".{name}: found {found}, expected a whole number from {least} to {most}"
+        ))
+    })
+}
+
+/// A list of texts; empty if it isn't there.
+fn texts(item: &Node, name: &str) -> Result<Vec<String>, Skipped> {
+    let Some(node) = item.get(name) else { return Ok(Vec::new()) };
+    let Some(items) = node.list() else {
+        let found = node.found();
+        return Err(Skipped::Wrong(format!(".{name}: found {found}, expected a list")));
+    };
+    let text = |(index, item): (usize, &Node)| {
+        item.text().map(str::to_owned).ok_or_else(|| {
+            let found = item.found();
+            Skipped::Wrong(format!(".{name}[{index}]: found {found}, expected a text"))
+        })
+    };
+    items.iter().enumerate().map(text).collect()
 }
 
 /// The entry that a condition names and its value: `NAME == 'VALUE'`.
@@ -133,35 +243,36 @@ fn condition(written: &str) -> Option<(String, String)> {
 /// The entry of an expression: `NAME`, `descriptors[0].NAME` or `descriptors[0]['NAME']`.
 fn entry(written: &str) -> Option<String> {
     let written = written.trim();
-    let name = match written.strip_prefix("descriptors[0]") {
-        None => written,
+    let is_variable = |name: &str| {
+        !name.starts_with(|letter: char| letter.is_ascii_digit())
+            && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
+    };
+    let (name, is_name) = match written.strip_prefix("descriptors[0]") {
+        None => (written, is_variable(written) && !WORDS.contains(&written)),
         Some(rest) => match rest.strip_prefix('.') {
-            Some(name) => name,
+            // `a-b` is a difference, and `a.b` a field of a value.
+            Some(name) => (name, is_variable(name)),
             None => {
                 let inner = rest.strip_prefix('[')?.strip_suffix(']')?;
                 let quote = inner.chars().next().filter(|quote| ['\'', '"'].contains(quote))?;
-                inner.strip_prefix(quote)?.strip_suffix(quote)?
+                let name = inner.strip_prefix(quote)?.strip_suffix(quote)?;
+                let fits = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+                (name, name.chars().all(fits))
             }
         },
     };
-    let is_name = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
-    (!name.is_empty() && name.chars().all(is_name)).then(|| name.to_owned())
+    (is_name && !name.is_empty()).then(|| name.to_owned())
 }
 
 /// Writes a namespace: a route and a policy with all of its limits.
-fn write(
-    text: &mut String,
-    namespace: &str,
-    (limits, left_out): (&[Limit], &[String]),
-    names: &mut HashSet<String>,
-) {
-    for why in left_out {
-        let _ = writeln!(text, "\n# left out: {why}");
+fn write(text: &mut String, namespace: &str, known: &Namespace, names: &mut HashSet<String>) {
+    for why in &known.left_out {
+        let _ = writeln!(text, "\n# left out: {}", comment(why));
     }
-    if limits.is_empty() {
+    if known.limits.is_empty() {
         return;
     }
-    let policy = unique(&plain(namespace, "limit"), names);
+    let policy = unique(&section(namespace, "limit"), names);
     let _ = write!(
         text,
         "\n[[routes]]\nname = \"{policy}\"\ndomain = {}\npolicy = \"{policy}\"\n\
@@ -169,7 +280,7 @@ fn write(
         string(namespace),
     );
     let mut taken = HashSet::new();
-    for limit in limits {
+    for limit in &known.limits {
         let Limit { quota, seconds, name, conditions, variables } = limit;
         let made = variables.join(".");
         let name = unique(&plain(name.as_deref().unwrap_or(&made), "limit"), &mut taken);
@@ -183,12 +294,16 @@ fn write(
         match parts.is_empty() {
             // One counter for all.
             true => text.push_str("key = \"all\"\n"),
+            // The entries are there, by `when`, but may be empty: Limitador counts these, too.
             false => {
-                let _ = writeln!(text, "key = {}\nmissing = \"skip\"", string(&parts.join("/")));
+                let _ = writeln!(text, "key = {}\nmissing = \"shared\"", string(&parts.join("/")));
             }
         }
-        let all: Vec<String> = conditions
-            .iter()
+        let given = conditions.iter().map(|(name, value)| (name, value.as_str()));
+        let is_free = |name: &&String| conditions.iter().all(|(other, _)| other != *name);
+        let any = variables.iter().filter(is_free).map(|name| (name, "*"));
+        let all: Vec<String> = given
+            .chain(any)
             .map(|(name, value)| format!("\"rls.entry.{name}\" = [{}]", string(value)))
             .collect();
         if !all.is_empty() {
@@ -227,8 +342,8 @@ mod tests {
             "quota = 10",
             "period = \"60s\"",
             "key = \"{rls.entry.user_id}/{rls.entry.app}\"",
-            "missing = \"skip\"",
-            "when = { \"rls.entry.req.method\" = [\"GET\"], \"rls.entry.path\" = [\"/a\"] }",
+            "missing = \"shared\"",
+            "when = { \"rls.entry.req.method\" = [\"GET\"], \"rls.entry.path\" = [\"/a\"], \"rls.entry.user_id\" = [\"*\"], \"rls.entry.app\" = [\"*\"] }",
             "name = \"all-of-it\"",
             "key = \"all\"",
         ] {
@@ -244,6 +359,12 @@ mod tests {
             "descriptors[1].path == 'a'",
             "path == 'a' && x == 'b'",
             "path == ''",
+            "path == '*'",
+            "path == 'sha256:00'",
+            "true == 'a'",
+            "a.b == 'a'",
+            "descriptors[0].a-b == 'a'",
+            "limit == 'a'",
         ] {
             let yaml = format!(
                 "[{{namespace: n, max_value: 1, seconds: 1, conditions: [\"{condition}\"]}}, \
@@ -251,12 +372,19 @@ mod tests {
             );
             let out = imported(&yaml);
             assert_eq!((out.wrong.len(), out.left_out.len()), (0, 1), "{condition}: {}", out.text);
-            assert!(out.left_out[0].starts_with("[0].conditions: "), "{:?}", out.left_out);
-            assert!(!out.text.contains("quota = 1\n") && out.text.contains("# left out: [0]"));
+            let start = "line 1: [0].conditions: ";
+            assert!(out.left_out[0].starts_with(start), "{:?}", out.left_out);
+            assert!(!out.text.contains("quota = 1\n"), "{}", out.text);
+            assert!(out.text.contains(&format!("# left out: {start}")), "{}", out.text);
         }
         let odd = imported("[{namespace: n, max_value: 1, seconds: 1, variables: ['size(x)']}]");
         assert!(odd.left_out[0].contains("size(x)"), "{odd:?}");
         assert!(odd.wrong[0].starts_with("nothing is left"), "{odd:?}");
+        let number =
+            imported("[{namespace: n, max_value: 1, seconds: 1, variables: ['5', 'true']}]");
+        assert!(number.left_out[0].contains("\"5\" is no name of an entry"), "{number:?}");
+        let odd = imported("[{namespace: n, max_value: 1, seconds: 1, \"a\\rb\\u007f\": 1}]");
+        assert!(odd.text.contains(".a b : a setting that is not known"), "{:?}", odd.text);
     }
 
     #[test]
@@ -264,13 +392,69 @@ mod tests {
         for (yaml, expected) in [
             ("[]", "found no limits"),
             ("[{max_value: 1}]", "[0]: found no `namespace`"),
-            ("[{namespace: n, seconds: 1}]", "[0].max_value: found \"\""),
+            ("[{namespace: n, seconds: 1}]", "[0].max_value: found nothing"),
+            ("[{namespace: '*', max_value: 1, seconds: 1}]", "[0].namespace: found \"*\""),
+            (
+                "[{namespace: n, max_value: 4503599627370497, seconds: 1}]",
+                "[0].max_value: found \"4503599627370497\", expected a whole number from 0 to 4503599627370496",
+            ),
+            ("[{namespace: n, max_value: 1, seconds: 0}]", "[0].seconds: found \"0\""),
+            (
+                "[{namespace: n, max_value: 1, seconds: 34560001}]",
+                "[0].seconds: found \"34560001\", expected a whole number from 1 to 34560000",
+            ),
+            (
+                "[{namespace: n, max_value: 1, seconds: 1, conditions: ['a == \"b\"', {c: d}]}]",
+                "[0].conditions[1]: found a table, expected a text",
+            ),
+            (
+                "[{namespace: n, max_value: 1, seconds: 1, variables: [null]}]",
+                "[0].variables[0]: found \"null\", expected a text",
+            ),
+            ("[x]", "[0]: found no `namespace`"),
             ("[{namespace: n, max_value: -1, seconds: 1}]", "[0].max_value: found \"-1\""),
             ("[{namespace: n, max_value: 1, seconds: x}]", "[0].seconds: found \"x\""),
-            ("[{namespace: n, max_value: 1, seconds: 1, variables: a}]", "[0].variables: found no"),
+            (
+                "[{namespace: n, max_value: 1, seconds: 1, variables: a}]",
+                "[0].variables: found \"a\"",
+            ),
         ] {
             let out = imported(yaml);
-            assert!(out.wrong[0].starts_with(expected), "{yaml}: {:?}", out.wrong);
+            let found = out.wrong[0].trim_start_matches("line 1: ");
+            assert!(found.starts_with(expected), "{yaml}: {found}");
         }
+    }
+
+    #[test]
+    fn a_namespace_with_dots_is_a_policy_without() {
+        let out = imported("[{namespace: example.org, max_value: 1, seconds: 1}]");
+        assert!(out.text.contains("domain = \"example.org\"\npolicy = \"example-org\""));
+        assert!(out.text.contains("[policies.example-org]\n"), "{}", out.text);
+        assert!(toml::from_str::<toml::Table>(&out.text).is_ok(), "{}", out.text);
+    }
+
+    #[test]
+    fn limits_that_differ_by_their_value_only_are_one() {
+        let limit = |value: u32, more: &str| {
+            format!("{{namespace: n, max_value: {value}, seconds: 1{more}}}")
+        };
+        let on = ", conditions: [\"a == 'b'\"]";
+        let all = [limit(1, ""), limit(2, ", name: x"), limit(3, on), limit(4, on)].join(", ");
+        let out = imported(&format!("[{all}]"));
+        let quotas: Vec<_> = out.text.lines().filter(|line| line.starts_with("quota")).collect();
+        assert_eq!(quotas, ["quota = 1", "quota = 3"]);
+        assert!(out.left_out[0].contains("[1]: the same limit as [0]"), "{:?}", out.left_out);
+        assert!(out.left_out[1].contains("[3]: the same limit as [2]"), "{:?}", out.left_out);
+    }
+
+    #[test]
+    fn a_namespace_has_as_many_limits_as_a_policy() {
+        let limits = |count: u32| {
+            let limit = |seconds| format!("- {{namespace: n, max_value: 1, seconds: {seconds}}}\n");
+            imported(&(1..=count).map(limit).collect::<String>())
+        };
+        assert_eq!(limits(16).wrong.len(), 0);
+        let out = limits(17);
+        assert!(out.wrong[0].starts_with("line 17: [16].namespace: found more than 16 limits"));
     }
 }

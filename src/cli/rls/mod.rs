@@ -3,13 +3,13 @@
 
 mod limitador;
 mod ratelimit;
+mod yaml;
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use yaml_rust2::{Yaml, YamlLoader};
 
 use self::ratelimit::DomainNames;
 use super::{EXIT_WRONG, wrong};
@@ -52,6 +52,9 @@ pub(super) fn run(Rls::Import(import): Rls) -> ExitCode {
         text.push_str(&imported.text);
         for message in &imported.wrong {
             errln!("error: {}: {message}", path.display());
+        }
+        for message in &imported.warnings {
+            errln!("warning: {}: {message}", path.display());
         }
         for message in &imported.left_out {
             errln!("left out: {}: {message}", path.display());
@@ -104,29 +107,27 @@ struct Imported {
     wrong: Vec<String>,
     /// What Weir does not have, each with its place.
     left_out: Vec<String>,
+    /// What is written, and probably not meant.
+    warnings: Vec<String>,
 }
 
 impl Imported {
     /// Reads a file: Limitador's are lists of limits, and ratelimit's are tables.
     fn of(yaml: &str, names: &mut Names) -> Self {
         let wrong = |message: String| Self { wrong: vec![message], ..Self::default() };
-        match YamlLoader::load_from_str(yaml) {
-            Err(error) => wrong(error.to_string()),
-            Ok(documents) => match &documents[..] {
-                [Yaml::Array(limits)] => limitador::read(limits, &mut names.taken),
-                [root] => ratelimit::read(root, names),
-                others => wrong(format!("found {} documents, expected one", others.len())),
+        let mut documents = match yaml::load(yaml) {
+            Ok(documents) => documents,
+            Err(message) => return wrong(message),
+        };
+        match (documents.pop(), documents.len()) {
+            (Some(root), 0) => match root.list() {
+                Some(limits) => limitador::read(limits, &mut names.taken),
+                None => ratelimit::read(root, names),
             },
+            (last, others) => {
+                let found = others + usize::from(last.is_some());
+                wrong(format!("found {found} documents, expected one"))
+            }
         }
-    }
-}
-
-/// A text, number or truth value as text: YAML reads `50` and `true` as no text.
-fn scalar(yaml: &Yaml) -> Option<String> {
-    match yaml {
-        Yaml::String(text) | Yaml::Real(text) => Some(text.clone()),
-        Yaml::Integer(number) => Some(number.to_string()),
-        Yaml::Boolean(truth) => Some(truth.to_string()),
-        _ => None,
     }
 }

@@ -1,15 +1,17 @@
 //! The configuration of envoyproxy/ratelimit. Knows nothing of how descriptors are decided.
 
+mod entries;
+
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
-use yaml_rust2::Yaml;
-
-use super::{Imported, Names, scalar};
-use crate::cli::written::{plain, string, unique};
+use self::entries::{Entry, Siblings, shared_key};
+use super::yaml::Node;
+use super::{Imported, Names};
+use crate::cli::written::{comment, plain, section, string, unique};
 
 /// The settings of ratelimit's descriptors and limits.
-const DESCRIPTOR: [&str; 9] = [
+const DESCRIPTOR: [&str; 10] = [
     "key",
     "value",
     "rate_limit",
@@ -19,6 +21,7 @@ const DESCRIPTOR: [&str; 9] = [
     "value_to_metric",
     "share_threshold",
     "quota_mode",
+    "metadata",
 ];
 const RATE_LIMIT: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
 /// Units, with the periods that they are in ratelimit.
@@ -31,16 +34,22 @@ const UNITS: [(&str, &str); 7] = [
     ("month", "30d"),
     ("year", "365d"),
 ];
-/// Maximum depth of nested descriptors: that of the policy's rules.
+/// Maximum depth of nested descriptors, number of rules of a policy, and of limits that a rule
+/// replaces: those of the policy.
 const DEPTH_MAX: usize = 16;
+const RULES_MAX: usize = 2_000;
+const REPLACES_MAX: usize = 16;
+/// A name that no limit of the policy may have.
+const RESERVED: &str = "override";
 
 /// What is named in a domain.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DomainNames {
     policy: String,
     limits: HashSet<String>,
-    /// The entries of each rule.
-    rules: HashSet<String>,
+    /// The values that each key has, by the entries above it and the key.
+    siblings: HashMap<String, Siblings>,
+    rules: usize,
     /// By the name that a limit has in ratelimit, the names of those here.
     pub(super) named: HashMap<String, Vec<String>>,
 }
@@ -55,172 +64,266 @@ struct Domain {
 }
 
 /// Reads a file. One more of a domain adds rules to it.
-pub(super) fn read(root: &Yaml, names: &mut Names) -> Imported {
+pub(super) fn read(root: Node, names: &mut Names) -> Imported {
     let mut domain = Domain::default();
-    if let Err(message) = domain.read(root, names) {
+    if let Err(message) = root.merged().and_then(|root| domain.read(&root, names)) {
         domain.out.wrong.push(message);
     }
     domain.out
 }
 
 impl Domain {
-    fn read(&mut self, root: &Yaml, names: &mut Names) -> Result<(), String> {
-        let domain = root["domain"].as_str().filter(|domain| !domain.is_empty());
-        let domain = domain.ok_or("found no `domain`, expected one")?;
+    fn read(&mut self, root: &Node, names: &mut Names) -> Result<(), String> {
         self.only_known(root, "", &["domain", "descriptors"]);
-        match names.domains.remove(domain) {
+        let domain = self.text(root, "", "domain");
+        match domain.as_str() {
+            "" => return Err("found no `domain`, expected one".to_owned()),
+            "*" => return Err("domain: found \"*\", which is any domain in Weir".to_owned()),
+            _ => {}
+        }
+        let list = root.get("descriptors");
+        match names.domains.remove(&domain) {
             Some(known) => self.names = known,
-            None => self.begin(domain, names),
+            None => {
+                self.begin(&domain, names);
+                if list.is_none_or(|list| list.list().is_some_and(<[Node]>::is_empty)) {
+                    // A policy without rules has to say that it is for limits of callers.
+                    let policy = &self.names.policy;
+                    let _ =
+                        writeln!(self.out.text, "\n[policies.{policy}.config]\noverrides = true");
+                }
+            }
         }
-        let none = root["descriptors"].as_vec().is_none_or(Vec::is_empty);
-        if none {
-            return Err("found no `descriptors`, expected one or more".to_owned());
+        if let Some(list) = list {
+            let mut first = Self { names: self.names.clone(), ..Self::default() };
+            first.descriptors(list, "", &mut Vec::new());
+            self.named = names.known.get(&domain).cloned().unwrap_or(first.names.named);
+            self.descriptors(list, "", &mut Vec::new());
         }
-        let mut first = Self { names: self.names.clone(), ..Self::default() };
-        first.descriptors(&root["descriptors"], "", &mut Vec::new());
-        self.named = names.known.get(domain).cloned().unwrap_or(first.names.named);
-        self.descriptors(&root["descriptors"], "", &mut Vec::new());
-        names.domains.insert(domain.to_owned(), std::mem::take(&mut self.names));
+        if self.names.rules > RULES_MAX {
+            let found = self.names.rules;
+            self.out.wrong.push(format!(
+                "descriptors: found {found} rules for the domain, expected at most {RULES_MAX}"
+            ));
+        }
+        names.domains.insert(domain, std::mem::take(&mut self.names));
         Ok(())
     }
 
     /// Writes the route and the policy of a domain.
     fn begin(&mut self, domain: &str, names: &mut Names) {
-        let policy = unique(&plain(domain, "limit"), &mut names.taken);
+        let policy = unique(&section(domain, "limit"), &mut names.taken);
         let written = string(domain);
         let _ = write!(
             self.out.text,
             "\n[[routes]]\nname = \"{policy}\"\ndomain = {written}\npolicy = \"{policy}\"\n\
              \n[policies.{policy}]\nuse = \"rls\"\n",
-            policy = string(&policy).trim_matches('"'),
         );
         self.names.policy = policy;
+        self.names.limits.insert(RESERVED.to_owned());
     }
 
-    fn descriptors(&mut self, list: &Yaml, at: &str, above: &mut Vec<String>) {
-        let Some(list) = list.as_vec() else {
-            self.out.wrong.push(format!("{at}descriptors: found no list"));
+    fn descriptors(&mut self, list: &Node, at: &str, above: &mut Vec<Entry>) {
+        let Some(items) = list.list() else {
+            let found = list.found();
+            self.wrong(list, format_args!("{at}descriptors: found {found}, expected a list"));
             return;
         };
-        for (index, item) in list.iter().enumerate() {
+        for (index, item) in items.iter().enumerate() {
             let at = format!("{at}descriptors[{index}].");
-            self.only_known(item, &at, &DESCRIPTOR);
-            let key = item["key"].as_str().filter(|key| !key.is_empty() && !key.contains('='));
-            let Some(key) = key else {
-                let found = scalar(&item["key"]).unwrap_or_default();
-                self.out
-                    .wrong
-                    .push(format!("{at}key: found {found:?}, expected a text without `=`"));
-                continue;
-            };
-            let entry = match scalar(&item["value"]).filter(|value| !value.is_empty()) {
-                Some(value) => format!("{key}={value}"),
-                None => key.to_owned(),
-            };
-            if above.len() >= DEPTH_MAX {
-                self.out.wrong.push(format!("{at}key: found more than {DEPTH_MAX} entries"));
+            if !self.only_known(item, &at, &DESCRIPTOR) {
                 continue;
             }
+            let key = self.text(item, &at, "key");
+            if key.is_empty() || key.contains(['=', '*']) {
+                let expected = "a text without `=` and `*`";
+                self.wrong(item, format_args!("{at}key: found {key:?}, expected {expected}"));
+                continue;
+            }
+            let value = Some(self.text(item, &at, "value")).filter(|value| !value.is_empty());
+            if above.len() >= DEPTH_MAX {
+                self.wrong(item, format_args!("{at}key: found more than {DEPTH_MAX} entries"));
+                continue;
+            }
+            let is_shared = self.flag(item, &at, "share_threshold");
+            let entry = Entry { key, value, is_shared };
+            if is_shared && !entry.is_pattern() {
+                let expected = "it beside a `value` with `*` only";
+                self.wrong(
+                    item,
+                    format_args!("{at}share_threshold: found true, expected {expected}"),
+                );
+            }
+            self.add_sibling(item, &at, above, &entry);
             above.push(entry);
             self.rule(item, &at, above);
-            if !item["descriptors"].is_badvalue() && !item["descriptors"].is_null() {
-                self.descriptors(&item["descriptors"], &at, above);
+            if let Some(list) = item.get("descriptors") {
+                self.descriptors(list, &at, above);
             }
             above.pop();
         }
     }
 
-    /// The rule of one descriptor, if it is one.
-    fn rule(&mut self, item: &Yaml, at: &str, entries: &[String]) {
-        let limit = &item["rate_limit"];
-        let is_leaf = item["descriptors"].as_vec().is_none_or(Vec::is_empty);
-        let is_limited = !limit.is_badvalue() && !limit.is_null();
-        if !is_limited && !is_leaf {
-            return;
-        }
-        let listed: Vec<String> = entries.iter().map(|entry| string(entry)).collect();
-        let mut comments = Vec::new();
-        for (setting, why) in [
-            ("detailed_metric", "the access log has the label `rule`"),
-            ("value_to_metric", "the access log has the label `rule`"),
-        ] {
-            if item[setting].as_bool() == Some(true) {
-                comments.push(format!("{setting} ({why})"));
-            }
-        }
-        let replaces = self.replaced(&limit["replaces"], at, &mut comments);
-        let rule = if is_limited { self.limit(item, at, entries) } else { Some(unlimited()) };
-        let Some(mut rule) = rule else { return };
-        if !self.names.rules.insert(listed.join(", ")) {
+    /// Adds an entry to those with its key, of which one is followed. Says what is there twice or
+    /// never reached.
+    fn add_sibling(&mut self, item: &Node, at: &str, above: &[Entry], entry: &Entry) {
+        let path = format!("{} {}", listed(above), string(&entry.key));
+        let siblings = self.names.siblings.entry(path).or_default();
+        let (is_new, unreached) = siblings.add(entry.value.as_deref());
+        if !is_new {
             let expected = "entries that no other descriptor of the domain has";
-            self.out
-                .wrong
-                .push(format!("{at}key: found {}, expected {expected}", listed.join(", ")));
+            let found = string(&entry.written());
+            self.wrong(item, format_args!("{at}key: found {found} again, expected {expected}"));
         }
-        if item["quota_mode"].as_bool() == Some(true) && rule != unlimited() {
+        if let Some(unreached) = unreached {
+            let line = item.line;
+            self.out.warnings.push(format!("line {line}: {at}value: {unreached}"));
+        }
+    }
+
+    /// The rule of one descriptor, if it is one.
+    fn rule(&mut self, item: &Node, at: &str, entries: &[Entry]) {
+        let limit = item.get("rate_limit");
+        let is_leaf =
+            item.get("descriptors").is_none_or(|list| list.list().is_some_and(<[Node]>::is_empty));
+        let mut comments = self.metrics(item, at);
+        let is_shadow = self.flag(item, at, "shadow_mode");
+        let has_quota_mode = self.flag(item, at, "quota_mode");
+        let mut replaces = Vec::new();
+        let rule = match limit {
+            Some(limit) => {
+                replaces = self.replaced(limit, at, &mut comments);
+                self.limit(limit, at, entries, is_shadow)
+            }
+            None => is_leaf.then(unlimited),
+        };
+        if rule.is_some() {
+            let _ = write!(self.out.text, "\n[[policies.{}.config.rules]]\n", self.names.policy);
+        } else if !comments.is_empty() {
+            self.out.text.push('\n');
+        }
+        for why in comments {
+            let _ = writeln!(self.out.text, "# left out: {}", comment(&why));
+            self.out.left_out.push(why);
+        }
+        let Some(mut rule) = rule else { return };
+        self.names.rules += 1;
+        if has_quota_mode && rule != unlimited() {
             rule.push_str("\nquota_mode = true");
         }
         if !replaces.is_empty() {
             let names: Vec<String> = replaces.iter().map(|name| string(name)).collect();
             let _ = write!(rule, "\nreplaces = [{}]", names.join(", "));
         }
-        let _ = write!(self.out.text, "\n[[policies.{}.config.rules]]\n", self.names.policy);
-        for comment in comments {
-            let _ = writeln!(self.out.text, "# left out: {comment}");
-            self.out.left_out.push(format!("{at}{comment}"));
+        let _ = writeln!(self.out.text, "descriptor = [{}]\n{rule}", listed(entries));
+    }
+
+    /// What is said of metrics and metadata, and left out.
+    fn metrics(&mut self, item: &Node, at: &str) -> Vec<String> {
+        let mut comments = Vec::new();
+        for setting in ["detailed_metric", "value_to_metric"] {
+            if self.flag(item, at, setting) {
+                let why = "the access log has the label `rule`";
+                comments.push(format!("line {}: {at}{setting} ({why})", item.line));
+            }
         }
-        let _ = write!(self.out.text, "descriptor = [{}]\n{rule}\n", listed.join(", "));
+        if let Some(metadata) = item.get("metadata") {
+            let (line, why) = (metadata.line, "answers have no `dynamic_metadata`");
+            comments.push(format!("line {line}: {at}metadata ({why})"));
+        }
+        comments
     }
 
     /// The names of the limits that a `rate_limit` replaces.
-    fn replaced(&mut self, written: &Yaml, at: &str, comments: &mut Vec<String>) -> Vec<String> {
-        if written.is_badvalue() || written.is_null() {
+    fn replaced(&mut self, limit: &Node, at: &str, comments: &mut Vec<String>) -> Vec<String> {
+        let Some(written) = limit.get("replaces") else { return Vec::new() };
+        let at = format!("{at}rate_limit.replaces");
+        let Some(items) = written.list() else {
+            let found = written.found();
+            self.wrong(written, format_args!("{at}: found {found}, expected a list"));
             return Vec::new();
-        }
-        let mut replaced = Vec::new();
-        for (index, one) in written.as_vec().into_iter().flatten().enumerate() {
-            let at = format!("{at}rate_limit.replaces[{index}].");
-            self.only_known(one, &at, &["name"]);
-            let name = scalar(&one["name"]).unwrap_or_default();
+        };
+        let own = limit.get("name").and_then(Node::text).unwrap_or_default();
+        let mut replaced: Vec<String> = Vec::new();
+        for (index, one) in items.iter().enumerate() {
+            let at = format!("{at}[{index}].");
+            if !self.only_known(one, &at, &["name"]) {
+                continue;
+            }
+            let name = self.text(one, &at, "name");
+            if name.is_empty() || name == own {
+                let expected = "the name of another limit";
+                self.wrong(one, format_args!("{at}name: found {name:?}, expected {expected}"));
+                continue;
+            }
             match self.named.get(&name) {
-                Some(limits) => replaced.extend(limits.iter().cloned()),
+                Some(limits) => {
+                    for limit in limits {
+                        if !replaced.contains(limit) {
+                            replaced.push(limit.clone());
+                        }
+                    }
+                }
                 None => {
-                    comments.push(format!("replaces {name:?} (no limit that counts has this name)"))
+                    let (line, why) = (one.line, "no limit that counts has this name");
+                    comments.push(format!("line {line}: {at}name: {name:?} ({why})"));
                 }
             }
         }
-        if written.as_vec().is_none() {
-            self.out.wrong.push(format!("{at}rate_limit.replaces: found no list"));
+        if replaced.len() > REPLACES_MAX {
+            let found = replaced.len();
+            self.wrong(
+                written,
+                format_args!(
+                    "{at}: found {found} limits with these names, expected at most {REPLACES_MAX}"
+                ),
+            );
         }
         replaced
     }
 
-    /// What a descriptor's `rate_limit` says, as a line.
-    fn limit(&mut self, item: &Yaml, at: &str, entries: &[String]) -> Option<String> {
-        let limit = &item["rate_limit"];
+    /// What a `rate_limit` says, as a line.
+    fn limit(
+        &mut self,
+        limit: &Node,
+        at: &str,
+        entries: &[Entry],
+        is_shadow: bool,
+    ) -> Option<String> {
         let at = format!("{at}rate_limit.");
-        self.only_known(limit, &at, &RATE_LIMIT);
-        if limit["unlimited"].as_bool() == Some(true) {
-            return Some(unlimited());
+        if !self.only_known(limit, &at, &RATE_LIMIT) {
+            return None;
         }
-        let unit = scalar(&limit["unit"]).unwrap_or_default();
+        let unit = self.text(limit, &at, "unit");
         let period = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(&unit));
+        match (self.flag(limit, &at, "unlimited"), period) {
+            (true, Some(_)) => {
+                let expected = "none beside `unlimited`";
+                self.wrong(limit, format_args!("{at}unit: found {unit:?}, expected {expected}"));
+                return None;
+            }
+            (true, None) => return Some(unlimited()),
+            (false, _) => {}
+        }
         let Some((_, period)) = period else {
             let known = UNITS.map(|(name, _)| name).join(", ");
-            self.out.wrong.push(format!("{at}unit: found {unit:?}, expected one of {known}"));
+            self.wrong(limit, format_args!("{at}unit: found {unit:?}, expected one of {known}"));
             return None;
         };
-        let requests = limit["requests_per_unit"].as_i64();
-        let requests = requests.and_then(|requests| u32::try_from(requests).ok());
-        let Some(requests) = requests else {
-            let found = scalar(&limit["requests_per_unit"]).unwrap_or_default();
-            self.out.wrong.push(format!(
-                "{at}requests_per_unit: found {found:?}, expected a whole number of 32 bits"
-            ));
+        let written = limit.get("requests_per_unit");
+        let requests = written.and_then(Node::whole);
+        let Some(requests) = requests.and_then(|requests| u32::try_from(requests).ok()) else {
+            let found = written.map_or_else(|| "nothing".to_owned(), Node::found);
+            let expected = "a whole number of 32 bits, without zeros before it";
+            self.wrong(
+                limit,
+                format_args!("{at}requests_per_unit: found {found}, expected {expected}"),
+            );
             return None;
         };
-        let own = scalar(&limit["name"]).filter(|name| !name.is_empty());
-        let wanted = plain(own.as_ref().unwrap_or(&entries.join(".")), "limit");
+        let own = Some(self.text(limit, &at, "name")).filter(|name| !name.is_empty());
+        let path: Vec<String> = entries.iter().map(Entry::written).collect();
+        let wanted = plain(own.as_ref().unwrap_or(&path.join(".")), "limit");
         let name = unique(&wanted, &mut self.names.limits);
         if let Some(own) = own {
             self.names.named.entry(own).or_default().push(name.clone());
@@ -229,31 +332,67 @@ impl Domain {
             "limits = [{{ name = \"{name}\", algorithm = \"fixed_window\", quota = {requests}, \
              period = \"{period}\", alignment = \"clock\""
         );
-        if item["shadow_mode"].as_bool() == Some(true) {
+        if is_shadow {
             line.push_str(", shadow = true");
         }
-        if item["share_threshold"].as_bool() == Some(true) {
-            line.push_str(", key = \"all\"");
+        match shared_key(entries) {
+            Ok(key) => line.push_str(&key),
+            Err(wrong) => self.wrong(limit, format_args!("{at}: share_threshold: {wrong}")),
         }
         line.push_str(" }]");
         Some(line)
     }
 
-    fn only_known(&mut self, item: &Yaml, at: &str, known: &[&str]) {
-        let Some(table) = item.as_hash() else {
-            self.out.wrong.push(format!("{}: found no table", at.trim_end_matches('.')));
-            return;
+    /// A text, as it is written; empty if it isn't there.
+    fn text(&mut self, item: &Node, at: &str, setting: &str) -> String {
+        let Some(node) = item.get(setting) else { return String::new() };
+        if node.text().is_none() {
+            let found = node.found();
+            self.wrong(node, format_args!("{at}{setting}: found {found}, expected a text"));
+        }
+        node.text().unwrap_or_default().to_owned()
+    }
+
+    /// What is on or off.
+    fn flag(&mut self, item: &Node, at: &str, setting: &str) -> bool {
+        let Some(node) = item.get(setting) else { return false };
+        node.truth().unwrap_or_else(|| {
+            let found = node.found();
+            let expected = "true or false, without quotes";
+            self.wrong(node, format_args!("{at}{setting}: found {found}, expected {expected}"));
+            false
+        })
+    }
+
+    /// Whether a value is a table. Says which of its keys are not known.
+    fn only_known(&mut self, item: &Node, at: &str, known: &[&str]) -> bool {
+        let Some(members) = item.members() else {
+            let (at, found) = (at.trim_end_matches('.'), item.found());
+            let at = if at.is_empty() { "the file" } else { at };
+            self.wrong(item, format_args!("{at}: found {found}, expected a table"));
+            return false;
         };
-        for key in table.keys() {
-            let key = scalar(key).unwrap_or_default();
-            if !known.contains(&key.as_str()) {
-                let known = known.join(", ");
-                self.out
-                    .wrong
-                    .push(format!("{at}{key}: found an unknown key, expected one of {known}"));
+        for (key, _) in members {
+            if key.text().is_none_or(|text| !known.contains(&text)) {
+                let (found, known) = (key.text().unwrap_or_default(), known.join(", "));
+                self.wrong(
+                    key,
+                    format_args!("{at}{found}: found an unknown key, expected one of {known}"),
+                );
             }
         }
+        true
     }
+
+    fn wrong(&mut self, node: &Node, message: std::fmt::Arguments<'_>) {
+        self.out.wrong.push(format!("line {}: {message}", node.line));
+    }
+}
+
+/// Entries as a list of TOML has them.
+fn listed(entries: &[Entry]) -> String {
+    let written: Vec<String> = entries.iter().map(|entry| string(&entry.written())).collect();
+    written.join(", ")
 }
 
 fn unlimited() -> String {
@@ -261,173 +400,4 @@ fn unlimited() -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn imported(yaml: &str) -> Imported {
-        Imported::of(yaml, &mut Names::default())
-    }
-
-    #[test]
-    fn each_leaf_is_a_rule_with_the_entries_above_it() {
-        let domain = imported(
-            "
-domain: edge_proxy
-descriptors:
-  - key: message_type
-    value: marketing
-    descriptors:
-      - key: to_number
-        rate_limit: { unit: day, requests_per_unit: 5 }
-  - key: path
-    value: /v1/*
-    rate_limit: { unit: MINUTE, requests_per_unit: 0 }
-    shadow_mode: true
-    descriptors:
-      - key: code
-        value: 50
-        share_threshold: true
-        rate_limit: { unit: year, requests_per_unit: 7 }
-  - key: ldap
-    rate_limit: { unlimited: true }
-  - key: anything
-",
-        );
-        assert_eq!((&domain.wrong[..], &domain.left_out[..]), (&[][..], &[][..]));
-        let expected = r#"
-[[routes]]
-name = "edge_proxy"
-domain = "edge_proxy"
-policy = "edge_proxy"
-
-[policies.edge_proxy]
-use = "rls"
-
-[[policies.edge_proxy.config.rules]]
-descriptor = ["message_type=marketing", "to_number"]
-limits = [{ name = "message_type-marketing.to_number", algorithm = "fixed_window", quota = 5, period = "1d", alignment = "clock" }]
-
-[[policies.edge_proxy.config.rules]]
-descriptor = ["path=/v1/*"]
-limits = [{ name = "path-v1", algorithm = "fixed_window", quota = 0, period = "1m", alignment = "clock", shadow = true }]
-
-[[policies.edge_proxy.config.rules]]
-descriptor = ["path=/v1/*", "code=50"]
-limits = [{ name = "path-v1-.code-50", algorithm = "fixed_window", quota = 7, period = "365d", alignment = "clock", key = "all" }]
-
-[[policies.edge_proxy.config.rules]]
-descriptor = ["ldap"]
-unlimited = true
-
-[[policies.edge_proxy.config.rules]]
-descriptor = ["anything"]
-unlimited = true
-"#;
-        assert_eq!(domain.text, expected);
-    }
-
-    #[test]
-    fn names_are_unique() {
-        let domain = imported(
-            "{domain: d, descriptors: [{key: A b, rate_limit: {unit: day, requests_per_unit: 1}}, {key: a_b, rate_limit: {unit: day, requests_per_unit: 1}}, {key: a-b, rate_limit: {unit: day, requests_per_unit: 1}}]}",
-        );
-        let names: Vec<&str> = domain
-            .text
-            .split("name = \"")
-            .skip(2)
-            .filter_map(|rest| rest.split('"').next())
-            .collect();
-        assert_eq!(names, ["a-b", "a_b", "a-b-2"]);
-    }
-
-    #[test]
-    fn mistakes_say_where_they_are() {
-        let one =
-            |descriptor: &str| imported(&format!("{{domain: d, descriptors: [{descriptor}]}}"));
-        for (yaml, expected) in [
-            ("{value: x}", "descriptors[0].key: found \"\""),
-            ("{key: a=b}", "descriptors[0].key: found \"a=b\""),
-            ("{key: a, rate_limt: {}}", "descriptors[0].rate_limt: found an unknown key"),
-            (
-                "{key: a, rate_limit: {unit: decade, requests_per_unit: 1}}",
-                "descriptors[0].rate_limit.unit: found \"decade\"",
-            ),
-            (
-                "{key: a, descriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: -1}}]}",
-                "descriptors[0].descriptors[0].rate_limit.requests_per_unit: found \"-1\"",
-            ),
-            ("{key: a, rate_limit: {requests_per_unit: 1}}", "rate_limit.unit: found \"\""),
-            (
-                "{key: a, rate_limit: {unit: day, requests_per_unit: 1}}, {key: a, rate_limit: {unlimited: true}}",
-                "descriptors[1].key: found \"a\", expected entries that no other descriptor",
-            ),
-        ] {
-            let found = one(yaml).wrong.join("\n");
-            assert!(found.contains(expected), "{yaml}: {found}");
-        }
-        assert!(imported("descriptors: []").wrong[0].contains("no `domain`"));
-        assert!(imported("a: [").wrong[0].contains("line"));
-        assert!(imported("--- {domain: a}\n--- {domain: b}").wrong[0].contains("2 documents"));
-    }
-
-    #[test]
-    fn what_has_no_counterpart_is_named() {
-        let domain = imported(
-            "{domain: d, descriptors: [{key: a, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: x}]}}]}",
-        );
-        assert_eq!(domain.left_out.len(), 2, "{:?}", domain.left_out);
-        assert_eq!(domain.text.matches("# left out: ").count(), 2);
-    }
-
-    #[test]
-    fn limits_are_replaced_by_the_names_that_they_have_here() {
-        let limit = "unit: day, requests_per_unit: 1";
-        let domain = imported(&format!(
-            "
-domain: d
-descriptors:
-  - key: special
-    rate_limit: {{ {limit}, replaces: [{{ name: Read All }}] }}
-  - key: free
-    rate_limit: {{ unlimited: true, replaces: [{{ name: write }}] }}
-  - key: a
-    rate_limit: {{ {limit}, name: Read All }}
-  - key: b
-    quota_mode: true
-    rate_limit: {{ {limit}, name: Read All }}
-  - key: c
-    rate_limit: {{ {limit}, name: write }}
-"
-        ));
-        assert_eq!((&domain.wrong[..], &domain.left_out[..]), (&[][..], &[][..]));
-        let lines = domain.text.lines().filter(|line| line.starts_with("replaces"));
-        let lines: Vec<_> = lines.collect();
-        assert_eq!(lines, ["replaces = [\"read-all\", \"read-all-2\"]", "replaces = [\"write\"]"]);
-        assert!(domain.text.contains("name = \"read-all-2\", algorithm"), "{}", domain.text);
-        assert_eq!(domain.text.matches("quota_mode = true").count(), 1);
-    }
-
-    #[test]
-    fn files_of_one_domain_are_one_policy() {
-        let file = |key: &str, more: &str| {
-            let limit = format!("unit: day, requests_per_unit: 1, {more}");
-            format!("{{domain: d, descriptors: [{{key: {key}, rate_limit: {{{limit}}}}}]}}")
-        };
-        let files = [
-            file("a", "name: n"),
-            file("b", "replaces: [{name: later}]"),
-            file("c", "name: later"),
-        ];
-        let all = |names: &mut Names| {
-            files.iter().map(|file| Imported::of(file, names).text).collect::<Vec<_>>()
-        };
-        let mut names = Names::default();
-        all(&mut names);
-        let texts = all(&mut Names::knowing(names));
-        let routes: Vec<_> = texts.iter().map(|text| text.matches("[[routes]]").count()).collect();
-        assert_eq!(routes, [1, 0, 0]);
-        assert!(texts.iter().all(|text| text.contains("[[policies.d.config.rules]]")));
-        // One file's limit may be replaced by an earlier one.
-        assert!(texts[1].contains("replaces = [\"later\"]"), "{}", texts[1]);
-    }
-}
+mod tests;
