@@ -1,7 +1,9 @@
 //! nginx's syntax: words, strings, `;` and blocks in braces. Knows no directive but `include`.
 
 use std::io::Read as _;
+use std::iter::Peekable;
 use std::path::{Path, PathBuf};
+use std::str::Chars;
 
 /// Maximum depth of blocks and of included files.
 const DEPTH_MAX: usize = 32;
@@ -249,6 +251,74 @@ fn escaped(letters: &mut impl Iterator<Item = char>, line: &mut usize, word: &mu
     }
 }
 
+/// The end of the names of directives with a program in Lua in their braces.
+const LUA: &str = "_by_lua_block";
+
+/// Skips a program in Lua up to the brace that closes its block, and counts its lines. False if
+/// there is none.
+fn skip_lua(letters: &mut Peekable<Chars<'_>>, line: &mut usize) -> bool {
+    let mut depth = 1_usize;
+    while let Some(letter) = letters.next() {
+        *line += usize::from(letter == '\n');
+        match letter {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            '-' if letters.next_if_eq(&'-').is_some() => {
+                if !(letters.next_if_eq(&'[').is_some() && skip_long(letters, line)) {
+                    while letters.next_if(|next| *next != '\n').is_some() {}
+                }
+            }
+            '[' => {
+                skip_long(letters, line);
+            }
+            quote @ ('"' | '\'') => {
+                // A string of Lua ends on its line.
+                while let Some(next) = letters.next_if(|next| *next != '\n') {
+                    if next == quote {
+                        break;
+                    }
+                    if next == '\\' && letters.next() == Some('\n') {
+                        *line += 1;
+                    }
+                }
+            }
+            _ => {}
+        }
+        if depth == 0 {
+            return true;
+        }
+    }
+    false
+}
+
+/// Skips the rest of `[[text]]` or `[==[text]==]`, of which one bracket was read. False if it is
+/// another bracket.
+fn skip_long(letters: &mut Peekable<Chars<'_>>, line: &mut usize) -> bool {
+    let mut ahead = letters.clone();
+    let mut level = 0;
+    while ahead.next_if_eq(&'=').is_some() {
+        level += 1;
+    }
+    if ahead.next() != Some('[') {
+        return false;
+    }
+    let end = format!("]{}]", "=".repeat(level));
+    let rest: String = ahead.clone().collect();
+    let length = rest.find(&end).map_or(rest.len(), |at| at + end.len());
+    let skipped = rest.get(..length).unwrap_or(&rest);
+    *line += skipped.matches('\n').count();
+    *letters = ahead;
+    letters.by_ref().take(skipped.chars().count()).for_each(drop);
+    true
+}
+
+/// Whether the brace behind these tokens begins a program in Lua.
+fn is_lua(tokens: &[(usize, Token)]) -> bool {
+    let is_word = |token: &&(usize, Token)| matches!(token.1, Token::Word(_));
+    let name = tokens.iter().rev().take_while(is_word).last();
+    name.is_some_and(|(_, token)| matches!(token, Token::Word(name) if name.ends_with(LUA)))
+}
+
 /// Splits a text, with the line of each token.
 fn tokens(text: &str) -> Result<Vec<(usize, Token)>, (usize, String)> {
     let mut all = Vec::new();
@@ -260,7 +330,17 @@ fn tokens(text: &str) -> Result<Vec<(usize, Token)>, (usize, String)> {
             letter if letter.is_whitespace() => {}
             '#' => while letters.next_if(|next| *next != '\n').is_some() {},
             ';' => all.push((line, Token::End)),
-            '{' => all.push((line, Token::Open)),
+            '{' => {
+                let has_lua = is_lua(&all);
+                all.push((line, Token::Open));
+                if has_lua {
+                    let start = line;
+                    if !skip_lua(&mut letters, &mut line) {
+                        return Err((start, "the block of Lua is not closed".to_owned()));
+                    }
+                    all.push((line, Token::Close));
+                }
+            }
             '}' => all.push((line, Token::Close)),
             quote @ ('"' | '\'') => {
                 let start = line;
@@ -336,6 +416,25 @@ mod tests {
         let all = read(&path).unwrap();
         assert_eq!(written(&all), "http {key <${a}b$c>;a <x;y> <it's>;b <2>;}last;");
         assert_eq!(all[0].block()[0].place, format!("{}:3", path.display()));
+    }
+
+    #[test]
+    fn a_program_in_lua_is_no_configuration() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nginx.conf");
+        let text = "access_by_lua_block {
+            -- don't } [[
+            --[==[ ' } ]] ]==] local a = { [1] = \"}\\\"'\", b = '\\'}' }
+            local text = [[ } \" ]] if a[b[1]] then ngx.exit(403) end
+        }
+        set_by_lua_block $x { return 1 }
+        after 1;";
+        std::fs::write(&path, text).unwrap();
+        let all = read(&path).unwrap();
+        assert_eq!(written(&all), "access_by_lua_block {}set_by_lua_block <$x> {}after <1>;");
+        assert_eq!(all[2].place, format!("{}:7", path.display()));
+        std::fs::write(&path, "a_by_lua_block { x = '}'").unwrap();
+        assert!(read(&path).err().unwrap().contains(":1: the block of Lua is not closed"));
     }
 
     #[test]

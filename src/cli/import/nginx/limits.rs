@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use super::Notes;
 use crate::cli::import::directives::Directive;
 use crate::cli::written::{plain, string, unique};
+use crate::plan::is_reserved_field;
 
 /// All limits that locations use.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ struct Limit {
 struct Key {
     text: String,
     missing: &'static str,
+    /// It has a field in which a proxy names its client, and that client's address for it.
+    names_proxy: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +126,12 @@ impl Limits {
                 return None;
             }
         };
+        if key.names_proxy {
+            notes.add(
+                directive,
+                "counts by {client_ip}: a proxy's word for it holds if `server.trusted_proxies` has that proxy; from anybody else Weir removes the field",
+            );
+        }
         let counts = match (zone.rate, directive.word(1).parse()) {
             (Some(rate), _) => requests(directive, rate),
             (None, Ok(count)) => Counts::Places(count),
@@ -211,7 +220,7 @@ impl Limit {
                 )
             }
         };
-        let Key { text: key, missing } = &self.key;
+        let Key { text: key, missing, .. } = &self.key;
         let missing = if key.contains('{') && key != "{client_ip}" {
             format!(", missing = \"{missing}\"")
         } else {
@@ -268,7 +277,8 @@ fn rate(text: &str) -> Option<(u64, &'static str)> {
 /// A key of nginx as a template of Weir's. nginx counts a request unless its whole key is empty.
 fn key(key: &str, server: &str) -> Result<Key, String> {
     let mut text = String::new();
-    let (mut rest, mut variables, mut has_address) = (key, 0, false);
+    let (mut rest, mut variables) = (key, 0);
+    let (mut has_address, mut names_proxy) = (false, false);
     if key.contains(['{', '}']) && !key.contains("${") {
         return Err("a template can't have braces".to_owned());
     }
@@ -281,9 +291,10 @@ fn key(key: &str, server: &str) -> Result<Key, String> {
                 after.split_at(after.find(|letter| !is_part(letter)).unwrap_or(after.len()))
             }
         };
-        if name == "server_name" {
+        if name.eq_ignore_ascii_case("server_name") {
             text.push_str(server);
         } else {
+            names_proxy |= is_address_of_proxy(&name.to_ascii_lowercase());
             let fact = fact(name).ok_or_else(|| format!("Weir has no fact for ${name}"))?;
             has_address |= fact == "{client_ip}";
             text.push_str(&fact);
@@ -301,13 +312,32 @@ fn key(key: &str, server: &str) -> Result<Key, String> {
         (false, true) => "address",
         (false, false) => "shared",
     };
-    Ok(Key { text, missing })
+    Ok(Key { text, missing, names_proxy })
 }
 
-/// The fact of a variable, in braces.
+/// Fields that Weir removes from what a client sends, or that belong to a connection: a policy does
+/// not see them.
+fn is_removed(field: &str) -> bool {
+    const REMOVED: &[&str] = &["forwarded", "keep-alive", "proxy-connection"];
+    let is_of_connection = is_reserved_field(field) && field != "host" && field != "content-length";
+    REMOVED.contains(&field) || field.starts_with("x-forwarded-") || is_of_connection
+}
+
+/// Whether a variable is what a proxy says of its client's address.
+fn is_address_of_proxy(variable: &str) -> bool {
+    ["http_x_forwarded_for", "http_x_real_ip"].contains(&variable)
+}
+
+/// The fact of a variable, in braces. nginx ignores the case of a variable's name.
 pub(super) fn fact(variable: &str) -> Option<String> {
-    let name = match variable {
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    if !variable.chars().all(is_part) {
+        return None;
+    }
+    let lower = variable.to_ascii_lowercase();
+    let name = match lower.as_str() {
         "binary_remote_addr" | "remote_addr" => "client_ip".to_owned(),
+        address if is_address_of_proxy(address) => "client_ip".to_owned(),
         "host" => "host".to_owned(),
         // A client can add any port.
         "http_host" => "authority".to_owned(),
@@ -318,11 +348,21 @@ pub(super) fn fact(variable: &str) -> Option<String> {
         "ssl_server_name" => "tls.sni".to_owned(),
         "ssl_client_s_dn" => "tls.client.subject".to_owned(),
         _ => {
-            let (kind, rest) = variable.split_once('_')?;
+            let (kind, rest) = lower.split_once('_')?;
             match kind {
-                "http" => format!("header.{}", rest.replace('_', "-")),
-                "arg" => format!("query.{rest}"),
-                "cookie" => format!("cookie.{rest}"),
+                "http" => {
+                    let field = rest.replace('_', "-");
+                    if is_removed(&field) {
+                        return None;
+                    }
+                    format!("header.{field}")
+                }
+                // As they are written: Weir compares these names itself.
+                "arg" | "cookie" => format!(
+                    "{}.{}",
+                    if kind == "arg" { "query" } else { kind },
+                    variable.split_once('_')?.1
+                ),
                 _ => return None,
             }
         }
@@ -343,13 +383,24 @@ mod tests {
             ("a:${arg_user}$cookie_s!", "a:{query.user}{cookie.s}!", "shared"),
             ("$host$uri", "{host}{path}", "shared"),
             ("$http_host", "{authority}", "skip"),
+            ("$http_X_Api_Key", "{header.x-api-key}", "skip"),
+            ("$Remote_Addr", "{client_ip}", "skip"),
+            ("$http_x_forwarded_for", "{client_ip}", "skip"),
+            ("${http_X_Real_IP}", "{client_ip}", "skip"),
+            ("$Arg_userId", "{query.userId}", "skip"),
             ("$server_name", "api.example", "shared"),
             ("all", "all", "shared"),
         ] {
             let key = key(written, "api.example").unwrap();
             assert_eq!((key.text.as_str(), key.missing), (expected, missing), "{written}");
         }
-        assert_eq!(key("$geo", "").unwrap_err(), "Weir has no fact for $geo");
+        for name in
+            ["geo", "http_x_forwarded_proto", "http_forwarded", "http_connection", "http_te"]
+        {
+            let error = format!("Weir has no fact for ${name}");
+            assert_eq!(key(&format!("${name}"), "").unwrap_err(), error);
+        }
+        assert_eq!(fact("http_x$remote_addr"), None);
         assert!(
             key("", "").is_err() && key("$server_name", "").is_err() && key("{x}", "").is_err()
         );
@@ -361,7 +412,7 @@ mod tests {
             let words = words.split(' ').map(str::to_owned).collect();
             let (place, name) = (String::new(), "limit_req".to_owned());
             let counts = requests(&Directive { place, name, words, block: None }, rate);
-            let key = Key { text: "{client_ip}".to_owned(), missing: "skip" };
+            let key = Key { text: "{client_ip}".to_owned(), missing: "skip", names_proxy: false };
             let (name, zone) = (String::new(), String::new());
             Limit { name, zone, key, counts, shadow: false }.text(refuses)
         };

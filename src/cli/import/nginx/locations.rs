@@ -1,62 +1,32 @@
-//! `location { }`: each is a route, and an expression is one for each path that it may be below, as
-//! nginx asks expressions before paths.
+//! `location { }`: which paths each takes, and which expressions nginx asks before it. nginx finds
+//! the longest path of a block and then of the block that this path has, and asks expressions from
+//! the inside out. Weir knows paths alone, the longest of which wins, so the expressions stand
+//! beside each path that they are asked for.
 
-use std::collections::HashSet;
-use std::fmt::Write as _;
-
-use super::limits::Limits;
+use super::Notes;
+use super::expressions::{conditions, of_text};
+use super::guards::{guard, guard_of};
 use super::servers::{Server, is_redirect_to_https};
-use super::upstreams::Upstreams;
-use super::{Notes, guard};
 use crate::cli::import::directives::Directive;
-use crate::cli::written::{plain, string, unique};
 
-/// Fields that Weir sends to all upstreams, or that belong to a connection.
-const SENT: &[&str] = &[
-    "accept-encoding",
-    "connection",
-    "content-length",
-    "host",
-    "upgrade",
-    "x-forwarded-for",
-    "x-forwarded-host",
-    "x-forwarded-proto",
-];
 const FORBIDDEN: u16 = 403;
 const NOT_FOUND: u16 = 404;
 
-#[derive(Debug)]
-pub(super) struct Route {
-    pub(super) name: String,
-    pub(super) listeners: Vec<String>,
-    /// The names of its limits.
-    pub(super) limits: Vec<String>,
-    pub(super) policy: Option<String>,
-    host: Option<String>,
-    path: String,
-    when: Option<String>,
-    rewrite: Option<String>,
-    request_headers: Option<String>,
-    upstream_host: Option<String>,
-    /// `upstream = ...`, `respond = ...` or `redirect = ...`.
-    answers: String,
-}
-
-/// Requests of a server, and who answers them.
+/// Requests of a server, and how they are answered.
 #[derive(Clone, Debug)]
 pub(super) struct Location<'a> {
-    path: String,
-    /// An expression for the path.
-    when: Option<String>,
-    /// The beginning that `proxy_pass` with a path replaces.
-    prefix: Option<String>,
+    pub(super) path: String,
+    /// What the path has to match besides, one of these.
+    pub(super) when: Vec<String>,
+    /// The text that `proxy_pass` with a path replaces.
+    pub(super) replaced: Option<&'a str>,
     /// Its own block, and those around it up to the server's.
-    chain: Vec<&'a [Directive]>,
-    answers: Answers<'a>,
+    pub(super) chain: Vec<&'a [Directive]>,
+    pub(super) answers: Answers<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Answers<'a> {
+pub(super) enum Answers<'a> {
     Proxied(&'a Directive),
     Returned(&'a Directive),
     /// `return 301 https://$host$request_uri`, on a port that others share.
@@ -65,14 +35,35 @@ enum Answers<'a> {
     Status(u16),
 }
 
-/// The locations of a server, by how they are written.
-#[derive(Default)]
-struct Written<'a> {
-    exact: Vec<Location<'a>>,
-    /// `true`: no expression is asked.
-    prefixes: Vec<(Location<'a>, bool)>,
-    /// `Some`: only for the requests of that prefix.
-    expressions: Vec<(Location<'a>, Option<String>)>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Exact,
+    /// `asks`: expressions beside it are asked first.
+    Beginning {
+        asks: bool,
+    },
+    Expression {
+        ignores_case: bool,
+    },
+}
+
+/// A location as it is written, with those inside it.
+struct Node<'a> {
+    directive: &'a Directive,
+    kind: Kind,
+    text: &'a str,
+    chain: Vec<&'a [Directive]>,
+    answers: Answers<'a>,
+    inner: Vec<Node<'a>>,
+}
+
+/// An expression's place: which locations are asked for their expressions, in order.
+type Asked<'n, 'a> = Vec<&'n Node<'a>>;
+
+/// A path of a location, and the expressions that are asked before it.
+struct Placed<'n, 'a> {
+    node: &'n Node<'a>,
+    asked: Asked<'n, 'a>,
 }
 
 /// All locations of a server, in the order in which nginx asks them.
@@ -82,96 +73,90 @@ pub(super) fn of<'a>(
     notes: &mut Notes,
 ) -> Vec<Location<'a>> {
     let block = server.directive.block();
-    let all = |answers| {
-        let (path, when, prefix) = ("/*".to_owned(), None, None);
-        Location { path, when, prefix, chain: Vec::new(), answers }
-    };
     if server.redirects {
-        return vec![all(Answers::Https)];
+        return vec![everything(Answers::Https)];
     }
     if let Some(closed) = guard(block).or_else(|| guard(http)) {
         notes.add(closed, "Weir refuses all requests of this server");
-        return vec![all(Answers::Status(FORBIDDEN))];
+        return vec![everything(Answers::Status(FORBIDDEN))];
     }
     if let Some(returned) = block.iter().find(|one| one.name == "return") {
-        return vec![all(Answers::Returned(returned))];
+        return vec![everything(Answers::Returned(returned))];
     }
-    let mut written = Written::default();
-    collect(block, &[], None, &mut written, notes);
-    if !written.prefixes.iter().any(|(one, _)| one.path == "/*") {
-        // nginx looks for a file.
-        written.prefixes.push((all(Answers::Status(NOT_FOUND)), false));
-    }
-    let mut locations = written.exact;
-    for (prefix, asks_none) in written.prefixes {
-        let below = written.expressions.iter().filter(|(_, under)| {
-            under.as_ref().map_or(!asks_none, |under| Some(under) == prefix.prefix.as_ref())
-        });
-        let path = &prefix.path;
-        locations.extend(below.map(|(one, _)| Location { path: path.clone(), ..one.clone() }));
-        locations.push(prefix);
-    }
-    locations
+    let nodes = read(block, &[], notes);
+    let mut placed = Vec::new();
+    place(&nodes, &[], &mut placed);
+    written(&nodes, &placed, notes)
 }
 
-/// Adds the locations of a block, and those inside them.
-fn collect<'a>(
+fn everything<'a>(answers: Answers<'a>) -> Location<'a> {
+    let (path, when, replaced) = ("/*".to_owned(), Vec::new(), None);
+    Location { path, when, replaced, chain: Vec::new(), answers }
+}
+
+/// Reads the locations of a block. `around` are the blocks that they are in, without the server's.
+fn read<'a>(
     block: &'a [Directive],
     around: &[&'a [Directive]],
-    under: Option<&str>,
-    written: &mut Written<'a>,
     notes: &mut Notes,
-) {
+) -> Vec<Node<'a>> {
+    let mut nodes = Vec::new();
     for directive in block.iter().filter(|one| one.name == "location") {
         let inner = directive.block();
         inner.iter().for_each(|one| notes.left_out(one));
-        let (kind, text) = match (directive.word(0), directive.word(1)) {
-            (text, "") => ("", text),
-            (kind, text) => (kind, text),
+        let (kind, text) = match kind(directive) {
+            Ok(found) => found,
+            Err(what) => {
+                notes.add(directive, what);
+                continue;
+            }
         };
-        if text.starts_with('@') {
-            notes.add(directive, "left out: Weir sends no request on to another location");
-            continue;
-        }
         let chain: Vec<&[Directive]> = [&[inner], around].concat();
-        let answers = answers(directive, notes);
-        let mut location =
-            Location { path: text.to_owned(), when: None, prefix: None, chain, answers };
-        if !kind.starts_with('~') && text.contains(['{', '}', '*']) {
-            notes.add(directive, "LEFT OUT: a path has no braces and stars in Weir");
-            continue;
-        }
-        match kind {
-            "=" => written.exact.push(location),
-            "" | "^~" => {
-                let folder = text.trim_end_matches('/').to_owned();
-                if folder.len() == text.len() {
-                    let what = format!(
-                        "nginx also takes {folder}x for it, and Weir only {folder} and what is below"
-                    );
-                    notes.add(directive, &what);
-                }
-                location.path = format!("{folder}/*");
-                location.prefix = Some(folder.clone());
-                let around = location.chain.clone();
-                written.prefixes.push((location, kind == "^~"));
-                collect(inner, &around, Some(&folder), written, notes);
-            }
-            "~" | "~*" => {
-                let flags = if kind == "~*" { "(?si)" } else { "(?s)" };
-                // Weir's expressions have to match the whole path.
-                location.when = Some(format!("~{flags}.*(?:{text}).*"));
-                written.expressions.push((location, under.map(str::to_owned)));
-            }
-            _ => notes.add(directive, "LEFT OUT: found an unknown kind of location"),
-        }
+        let answers = answers(directive, &chain, notes);
+        let inner = read(inner, &chain, notes);
+        nodes.push(Node { directive, kind, text, chain, answers, inner });
+    }
+    nodes
+}
+
+/// What kind of location it is, and its text: nginx needs no blank between the two.
+fn kind(directive: &Directive) -> Result<(Kind, &str), &'static str> {
+    let all = [
+        ("=", Kind::Exact),
+        ("^~", Kind::Beginning { asks: false }),
+        ("~*", Kind::Expression { ignores_case: true }),
+        ("~", Kind::Expression { ignores_case: false }),
+    ];
+    let (kind, text) = if directive.words.len() > 1 {
+        let kind = all.into_iter().find(|(written, _)| *written == directive.word(0));
+        let (_, kind) = kind.ok_or("LEFT OUT: found an unknown kind of location")?;
+        (kind, directive.word(1))
+    } else {
+        let word = directive.word(0);
+        let glued = |(written, kind): (&str, Kind)| Some((kind, word.strip_prefix(written)?));
+        let plain = (Kind::Beginning { asks: true }, word);
+        all.into_iter().find_map(glued).unwrap_or(plain)
+    };
+    match kind {
+        Kind::Expression { .. } => Ok((kind, text)),
+        _ if text.starts_with('@') => Err("left out: Weir sends no request on to another location"),
+        _ if text.starts_with('/') => Ok((kind, text)),
+        _ => Err("left out: no path begins so"),
     }
 }
 
-fn answers<'a>(location: &'a Directive, notes: &mut Notes) -> Answers<'a> {
+fn answers<'a>(
+    location: &'a Directive,
+    chain: &[&'a [Directive]],
+    notes: &mut Notes,
+) -> Answers<'a> {
     let block = location.block();
     let named = |name: &str| block.iter().find(|one| one.name == name);
-    if let Some(closed) = guard(block) {
+    if let Some(closed) = guard_of(chain) {
+        if guard(block).is_none() {
+            let what = format!("Weir refuses its requests, for `{}` around it", closed.text());
+            notes.add(location, &what);
+        }
         let is_internal = closed.name == "internal";
         return Answers::Status(if is_internal { NOT_FOUND } else { FORBIDDEN });
     }
@@ -186,235 +171,244 @@ fn answers<'a>(location: &'a Directive, notes: &mut Notes) -> Answers<'a> {
     Answers::Status(NOT_FOUND)
 }
 
-impl Location<'_> {
-    /// The route for the requests to a host, or to all that no other route names.
-    pub(super) fn route(
-        &self,
-        (server, http): (&Server<'_>, &[Directive]),
-        host: Option<&str>,
-        names: &mut HashSet<String>,
-        (limits, upstreams): &mut (&mut Limits, &mut Upstreams),
-        notes: &mut Notes,
-    ) -> Route {
-        let around: Vec<&[Directive]> =
-            [self.chain.as_slice(), &[server.directive.block(), http]].concat();
-        let mut rewrite = None;
-        let mut proxy_host = None;
-        let answers = match self.answers {
-            Answers::Status(status) => respond(status),
-            Answers::Https => match host {
-                Some(host) if !host.starts_with('*') => {
-                    format!("redirect = {}", string(&format!("https://{host}")))
-                }
-                _ => {
-                    notes.add(
-                        server.directive,
-                        "Weir redirects whole listeners and single hosts to https: other requests get 403",
-                    );
-                    respond(FORBIDDEN)
-                }
-            },
-            Answers::Returned(directive) => returned(directive).unwrap_or_else(|| {
-                notes.add(
-                    directive,
-                    "expected a status, and a text or a URL without variables: its requests get 404",
-                );
-                respond(NOT_FOUND)
-            }),
-            Answers::Proxied(directive) => match proxied(directive, upstreams, notes) {
-                Some((upstream, host, path)) => {
-                    rewrite = self.rewritten(path);
-                    proxy_host = Some(host);
-                    format!("upstream = {}", string(&upstream))
-                }
-                None => {
-                    notes.add(
-                        directive,
-                        "expected a URL without variables: its requests get 404",
-                    );
-                    respond(NOT_FOUND)
-                }
-            },
-        };
-        let folder = match self.path.trim_end_matches("/*").trim_matches('/') {
-            "" => "all",
-            path => path,
-        };
-        let is_proxied = proxy_host.is_some();
-        let name = host.map_or_else(|| folder.to_owned(), |host| format!("{host}-{folder}"));
-        Route {
-            name: unique(&plain(&name, "route"), names),
-            listeners: Vec::new(),
-            // nginx answers a `return` before it counts.
-            limits: if is_proxied { limits.of(&around, server.name(), notes) } else { Vec::new() },
-            policy: None,
-            host: host.map(str::to_owned),
-            path: self.path.clone(),
-            when: self.when.clone(),
-            rewrite,
-            request_headers: is_proxied.then(|| request_headers(&around, notes)).flatten(),
-            upstream_host: proxy_host.and_then(|host| upstream_host(&around, host, notes)),
-            answers,
-        }
-    }
-
-    /// With a path, `proxy_pass` puts it in the place of the location's own.
-    fn rewritten(&self, path: Option<&str>) -> Option<String> {
-        let path = path?;
-        let Some(prefix) = &self.prefix else {
-            return self.when.is_none().then(|| string(path));
-        };
-        let added = path.trim_end_matches('/');
-        match (prefix.as_str(), added) {
-            (prefix, added) if prefix == added => None,
-            ("", added) => Some(format!("{{ add_prefix = {} }}", string(added))),
-            (prefix, "") => Some(format!("{{ strip_prefix = {} }}", string(prefix))),
-            (prefix, added) => {
-                let (prefix, added) = (string(prefix), string(added));
-                Some(format!("{{ strip_prefix = {prefix}, add_prefix = {added} }}"))
+/// Finds the paths that nginx can reach, those of `level` and inside it. `above` are the locations
+/// that they are in, the outermost first, each with the locations beside it.
+fn place<'n, 'a>(
+    level: &'n [Node<'a>],
+    above: &[(&'n Node<'a>, &'n [Node<'a>])],
+    placed: &mut Vec<Placed<'n, 'a>>,
+) {
+    let (exact, others): (Vec<_>, Vec<_>) = level.iter().partition(|node| node.kind == Kind::Exact);
+    for node in exact.into_iter().chain(others).filter(|node| !node.is_expression()) {
+        let here = [above, &[(node, level)]].concat();
+        if node.kind == Kind::Exact {
+            let is_first = !placed.iter().any(|one| one.node.is_same(node));
+            if is_first && is_reached(above, node.text) {
+                placed.push(Placed { node, asked: Vec::new() });
             }
+            continue;
         }
-    }
-}
-
-fn respond(status: u16) -> String {
-    format!("respond = {{ status = {status} }}")
-}
-
-/// The upstream of a `proxy_pass`, and the path that it has.
-fn proxied<'a>(
-    directive: &'a Directive,
-    upstreams: &mut Upstreams,
-    notes: &mut Notes,
-) -> Option<(String, &'a str, Option<&'a str>)> {
-    let url = directive.word(0);
-    let (scheme, rest) = url.split_once("://").filter(|_| !url.contains('$'))?;
-    if !["http", "https"].contains(&scheme) {
-        return None;
-    }
-    if scheme == "https" {
-        notes.line("proxy_pass https://: Weir verifies the upstream's certificate; nginx only with proxy_ssl_verify");
-    }
-    let at = if rest.starts_with("unix:") { None } else { rest.find('/') };
-    let (host, path) = match at {
-        Some(at) => (rest.get(..at)?, rest.get(at..)),
-        None => (rest, None),
-    };
-    Some((upstreams.name(scheme, host), host, path))
-}
-
-/// The host that the upstream is told: nginx tells it its own name, unless it is told otherwise.
-fn upstream_host(around: &[&[Directive]], host: &str, notes: &mut Notes) -> Option<String> {
-    let is_one = |one: &&Directive| one.name == "proxy_set_header";
-    let block = around.iter().find(|block| block.iter().any(|one| is_one(&one)));
-    let fields = block.into_iter().flat_map(|block| block.iter().filter(is_one));
-    let mut fields = fields.filter(|one| one.word(0).eq_ignore_ascii_case("host"));
-    let Some(directive) = fields.next() else {
-        return (!host.starts_with("unix:")).then(|| string(host));
-    };
-    match directive.word(1) {
-        "$host" | "$http_host" => None,
-        "$proxy_host" => Some(string(host)),
-        value if value.contains('$') || value.is_empty() => {
-            notes.add(directive, "LEFT OUT: the upstream gets the client's Host");
-            None
+        if !is_reached(&here, node.text) {
+            continue;
         }
-        value => Some(string(value)),
+        if !node.inner.iter().any(|inner| inner.is_same(node)) {
+            placed.push(Placed { node, asked: asked(&here) });
+        }
+        place(&node.inner, &here, placed);
     }
 }
 
-/// `return 204;`, `return 200 "text";`, `return 301 https://example.com/;`
-fn returned(directive: &Directive) -> Option<String> {
-    let (code, text) = (directive.word(0), directive.word(1));
-    let status = code.parse::<u16>().ok().filter(|status| (200..600).contains(status))?;
-    // Another host, and the client's own path.
-    let other = text.strip_suffix("$request_uri").filter(|to| !to.contains('$'));
-    if let Some(other) = other.filter(|to| to.matches('/').count() == 2) {
-        return Some(format!("redirect = {{ to = {}, status = {status} }}", string(other)));
-    }
-    if text.contains('$') {
-        return None;
-    }
-    Some(match text {
-        "" => respond(status),
-        url if (300..400).contains(&status) => {
-            format!("respond = {{ status = {status}, headers = {{ Location = {} }} }}", string(url))
-        }
-        text => format!("respond = {{ status = {status}, body = {} }}", string(text)),
+/// Whether nginx looks into these locations, one in another, for a path that begins with `text`:
+/// beside each, there may be a longer one.
+fn is_reached(chain: &[(&Node<'_>, &[Node<'_>])], text: &str) -> bool {
+    chain.iter().all(|(node, level)| {
+        let longest = level
+            .iter()
+            .filter(|one| one.is_beginning() && text.starts_with(one.text))
+            .max_by_key(|one| one.text.len());
+        longest.is_some_and(|one| std::ptr::eq(one, *node))
     })
 }
 
-/// The fields of `proxy_set_header`: those of the innermost block that has any, as nginx inherits
-/// them.
-fn request_headers(around: &[&[Directive]], notes: &mut Notes) -> Option<String> {
-    let is_one = |one: &&Directive| one.name == "proxy_set_header";
-    let block = around.iter().find(|block| block.iter().any(|one| is_one(&one)))?;
-    let (mut set, mut removed) = (Vec::new(), Vec::new());
-    for directive in block.iter().filter(is_one) {
-        let (name, value) = (directive.word(0), directive.word(1));
-        if SENT.contains(&name.to_ascii_lowercase().as_str()) {
-            continue;
-        }
-        if value.is_empty() {
-            removed.push(string(name));
-        } else if value.contains('$') {
-            notes.add(directive, "LEFT OUT: a value has no variables in Weir");
-        } else {
-            set.push(format!("{} = {}", string(name), string(value)));
+/// The expressions that are asked for the paths of the last location of the chain.
+fn asked<'n, 'a>(chain: &[(&'n Node<'a>, &'n [Node<'a>])]) -> Asked<'n, 'a> {
+    let mut all = Vec::new();
+    let mut add = |level: &'n [Node<'a>]| {
+        all.extend(level.iter().filter(|one| one.is_expression()));
+    };
+    if let Some((last, _)) = chain.last() {
+        add(&last.inner);
+    }
+    for (node, level) in chain.iter().rev() {
+        if node.kind == (Kind::Beginning { asks: true }) {
+            add(level);
         }
     }
-    let mut parts = Vec::new();
-    if !set.is_empty() {
-        parts.push(format!("set = {{ {} }}", set.join(", ")));
-    }
-    if !removed.is_empty() {
-        parts.push(format!("remove = [{}]", removed.join(", ")));
-    }
-    (!parts.is_empty()).then(|| format!("{{ {} }}", parts.join(", ")))
+    all
 }
 
-impl Route {
-    /// A route that refuses everything that no other one takes.
-    pub(super) fn closed(names: &mut HashSet<String>, listeners: Vec<String>) -> Self {
-        Self {
-            name: unique("others", names),
-            listeners,
-            limits: Vec::new(),
-            policy: None,
-            host: None,
-            path: "/*".to_owned(),
-            when: None,
-            rewrite: None,
-            request_headers: None,
-            upstream_host: None,
-            answers: respond(FORBIDDEN),
+/// The folder of a path: what precedes the `/*` of the route.
+fn folder(text: &str) -> &str {
+    text.trim_end_matches('/')
+}
+
+fn has_no_path(text: &str) -> bool {
+    text.contains(['{', '}', '*'])
+}
+
+/// The locations as Weir can have them.
+fn written<'a>(
+    nodes: &[Node<'a>],
+    placed: &[Placed<'_, 'a>],
+    notes: &mut Notes,
+) -> Vec<Location<'a>> {
+    let (exact, beginnings): (Vec<_>, Vec<_>) =
+        placed.iter().partition(|one| one.node.kind == Kind::Exact);
+    let has_path = |one: &&&Placed<'_, 'a>| !has_no_path(one.node.text);
+    let exact: Vec<&Placed<'_, 'a>> = exact.into_iter().filter(|one| has_path(&one)).collect();
+    let is_beside = |one: &&Placed<'_, 'a>| {
+        beginnings.iter().any(|other| other.node.text.strip_suffix('/') == Some(one.node.text))
+    };
+    // `/api` beside `/api/` is that path alone.
+    let (beside, paths): (Vec<_>, Vec<_>) =
+        beginnings.iter().copied().filter(|one| has_path(&one)).partition(is_beside);
+    let mut all: Vec<Location<'a>> =
+        exact.iter().map(|one| one.node.location(one.node.text.to_owned())).collect();
+    let is_exact = |text: &str| exact.iter().any(|one| one.node.text == text);
+    for one in beside.iter().filter(|one| !is_exact(one.node.text)) {
+        all.extend(one.asked.iter().flat_map(|asked| asked.beside(one.node.text, notes)));
+        all.push(one.node.location(one.node.text.to_owned()));
+    }
+    let folders: Vec<&str> = paths.iter().map(|one| folder(one.node.text)).collect();
+    // A path alone would also take the one with a slash.
+    let with_slash = paths.iter().filter(|one| {
+        let text = one.node.text;
+        let has_bare =
+            |bare: &str| is_exact(bare) || beside.iter().any(|one| one.node.text == bare);
+        text.strip_suffix('/').is_some_and(has_bare) && !is_exact(text)
+    });
+    for one in with_slash {
+        all.extend(one.asked.iter().flat_map(|asked| asked.beside(one.node.text, notes)));
+        all.push(one.node.location(one.node.text.to_owned()));
+    }
+    for one in &paths {
+        let apart = apart(folder(one.node.text), &one.asked, placed, &folders, notes);
+        all.extend(asked_first(&format!("{}/*", folder(one.node.text)), &one.asked, apart, notes));
+        all.push(one.node.location(format!("{}/*", folder(one.node.text))));
+    }
+    if !folders.contains(&"") {
+        let asked: Asked<'_, 'a> = nodes.iter().filter(|one| one.is_expression()).collect();
+        let apart = apart("", &asked, placed, &folders, notes);
+        all.extend(asked_first("/*", &asked, apart, notes));
+        // nginx looks for a file.
+        all.push(everything(Answers::Status(NOT_FOUND)));
+    }
+    all
+}
+
+/// What is asked before a path: the expressions, and what is `apart` before and after them.
+fn asked_first<'a>(
+    path: &str,
+    asked: &[&Node<'a>],
+    (first, last): (Vec<Location<'a>>, Vec<Location<'a>>),
+    notes: &mut Notes,
+) -> Vec<Location<'a>> {
+    let mut all = first;
+    all.extend(asked.iter().flat_map(|asked| asked.beside(path, notes)));
+    all.extend(last);
+    all
+}
+
+/// The locations in a folder that no path can be written for: those with braces or stars, and the
+/// rest of those without a slash at the end (`/adminx` of `/admin`). They are asked before the
+/// expressions of the folder, or after them if these are their own, too.
+fn apart<'a>(
+    here: &str,
+    asked_here: &[&Node<'a>],
+    placed: &[Placed<'_, 'a>],
+    folders: &[&str],
+    notes: &mut Notes,
+) -> (Vec<Location<'a>>, Vec<Location<'a>>) {
+    let path = format!("{here}/*");
+    let around = |text: &str| {
+        let has = |folder: &&&str| {
+            text.strip_prefix(**folder).is_some_and(|rest| rest.len() > 1 && rest.starts_with('/'))
+        };
+        folders.iter().filter(has).map(|folder| folder.len()).max().unwrap_or(0)
+    };
+    let inside = |one: &&Placed<'_, 'a>| {
+        let text = one.node.text;
+        text.len() > here.len() && text.starts_with(here) && around(text) == here.len()
+    };
+    let mut inner: Vec<&Placed<'_, 'a>> = placed.iter().filter(inside).collect();
+    inner.sort_by_key(|one| std::cmp::Reverse(one.node.text.len()));
+    let (mut first, mut last) = (Vec::new(), Vec::new());
+    for Placed { node, asked } in inner {
+        let is_rest = node.is_beginning() && !node.text.ends_with('/');
+        let when = vec![of_text(node.text, node.is_beginning())];
+        if has_no_path(node.text) {
+            let what =
+                "LEFT OUT: a path has no braces and stars in Weir, which refuses its requests";
+            notes.add(node.directive, what);
+            let answers = node.answers.refused();
+            first.push(Location { when, answers, replaced: None, ..node.location(path.clone()) });
+        } else if is_rest && let Answers::Proxied(_) = node.answers {
+            let text = node.text;
+            let what =
+                format!("nginx also takes {text}x for it, and Weir only {text} and what is below");
+            notes.add(node.directive, &what);
+        } else if is_rest {
+            let is_inner =
+                |one: &&&Node<'a>| node.inner.iter().any(|inner| std::ptr::eq(inner, **one));
+            let own = asked.iter().skip_while(is_inner).map(|one| std::ptr::from_ref(*one));
+            let is_alike = own.eq(asked_here.iter().map(|one| std::ptr::from_ref(*one)));
+            let place = if is_alike { &mut last } else { &mut first };
+            place.push(Location { when, ..node.location(path.clone()) });
         }
     }
+    (first, last)
+}
 
-    /// Writes it. `listeners` is how many have routes: one that is on all of them names none.
-    pub(super) fn write(&self, listeners: usize, out: &mut String) {
-        let _ = write!(out, "\n[[routes]]\nname = {}\n", string(&self.name));
-        let when = self.when.as_ref().map(|path| format!("{{ path = {} }}", string(path)));
-        let host = self.host.as_ref().map(|host| string(host));
-        let path = Some(string(&self.path));
-        let names: Vec<String> = self.listeners.iter().map(|name| string(name)).collect();
-        let some = (names.len() < listeners).then(|| format!("[{}]", names.join(", ")));
-        for (key, value) in [
-            ("host", &host),
-            ("path", &path),
-            ("when", &when),
-            ("listeners", &some),
-            ("rewrite", &self.rewrite),
-            ("request_headers", &self.request_headers),
-            ("upstream_host", &self.upstream_host),
-        ] {
-            if let Some(value) = value {
-                let _ = writeln!(out, "{key} = {value}");
-            }
+impl Answers<'_> {
+    /// What answers instead where it can't be carried over.
+    fn refused(self) -> Self {
+        match self {
+            Self::Status(status) => Self::Status(status),
+            _ => Self::Status(FORBIDDEN),
         }
-        let _ = writeln!(out, "{}", self.answers);
-        if let Some(policy) = &self.policy {
-            let _ = writeln!(out, "policy = {}", string(policy));
+    }
+}
+
+impl<'a> Node<'a> {
+    fn is_expression(&self) -> bool {
+        matches!(self.kind, Kind::Expression { .. })
+    }
+
+    fn is_beginning(&self) -> bool {
+        matches!(self.kind, Kind::Beginning { .. })
+    }
+
+    /// Whether nginx looks for the same text in both.
+    fn is_same(&self, other: &Self) -> bool {
+        self.text == other.text
+            && (self.kind == other.kind || self.is_beginning() && other.is_beginning())
+    }
+
+    fn location(&self, path: String) -> Location<'a> {
+        let replaced = (self.kind != Kind::Exact).then_some(self.text);
+        let (when, chain) = (Vec::new(), self.chain.clone());
+        Location { path, when, replaced, chain, answers: self.answers }
+    }
+
+    /// An expression beside a path, after the locations inside it: Weir can't ask for two at once,
+    /// and refuses what these match.
+    fn beside(&self, path: &str, notes: &mut Notes) -> Vec<Location<'a>> {
+        let mut all = Vec::new();
+        for inner in &self.inner {
+            notes.add(
+                inner.directive,
+                "LEFT OUT: Weir does not ask two expressions for one request, and refuses all requests that this one matches",
+            );
+            let answers = inner.answers.refused();
+            let (path, replaced, chain) = (path.to_owned(), None, inner.chain.clone());
+            all.push(Location { path, when: inner.conditions(notes), replaced, chain, answers });
         }
+        let (path, replaced, chain) = (path.to_owned(), None, self.chain.clone());
+        let when = self.conditions(notes);
+        all.push(Location { path, when, replaced, chain, answers: self.answers });
+        all
+    }
+
+    fn conditions(&self, notes: &mut Notes) -> Vec<String> {
+        let Kind::Expression { ignores_case } = self.kind else {
+            return vec![of_text(self.text, self.kind != Kind::Exact)];
+        };
+        conditions(self.text, ignores_case).unwrap_or_else(|(found, why)| {
+            let what = format!(
+                "LEFT OUT for paths that end with a slash, which Weir takes off before it asks: {why}"
+            );
+            notes.add(self.directive, &what);
+            vec![found]
+        })
     }
 }

@@ -2,21 +2,27 @@
 //! Everything else is noted, so that nothing disappears silently, and what Weir can't answer as
 //! nginx does is refused rather than let through.
 
+mod expressions;
+mod guards;
+mod headers;
 mod limits;
 mod locations;
+mod real_ip;
+mod routes;
 mod servers;
+#[cfg(test)]
+mod tests;
 mod upstreams;
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use self::limits::Limits;
-use self::locations::Route;
-use self::servers::{Listener, Server};
+use self::routes::Route;
+use self::servers::{Listener, Places, Server};
 use self::upstreams::Upstreams;
 use super::Imported;
 use crate::cli::import::directives::Directive;
-use crate::cli::written::string;
 
 /// What only nginx needs, or what Weir does without being told.
 const NEEDLESS: &[&str] = &[
@@ -46,26 +52,6 @@ const NEEDLESS: &[&str] = &[
     "worker_connections",
     "worker_processes",
     "worker_rlimit_nofile",
-];
-/// What keeps requests out, or answers them otherwise. Weir refuses the requests that it is for.
-const GUARDS: &[&str] = &[
-    "access_by_lua_block",
-    "access_by_lua_file",
-    "allow",
-    "auth_basic",
-    "auth_jwt",
-    "auth_request",
-    "deny",
-    "if",
-    "internal",
-    "limit_except",
-    "modsecurity",
-    "rewrite",
-    "satisfy",
-    "secure_link",
-    "ssl_client_certificate",
-    "ssl_verify_client",
-    "valid_referers",
 ];
 /// What is read in another place.
 const READ: &[&str] = &[
@@ -107,9 +93,7 @@ pub(super) fn import(directives: &[Directive]) -> Result<Imported, String> {
         directives.iter().filter(|one| one.name != "http").for_each(|one| notes.left_out(one));
     }
     inside.iter().for_each(|directive| notes.left_out(directive));
-    let blocks = inside.iter().filter(|directive| directive.name == "server");
-    let servers: Vec<Server<'_>> =
-        blocks.filter_map(|block| Server::read(block, inside, &mut notes)).collect();
+    let servers = servers::servers(inside, &mut notes);
     if servers.is_empty() {
         return Err("found no `server { }` that listens on an address and a port".to_owned());
     }
@@ -120,14 +104,9 @@ pub(super) fn import(directives: &[Directive]) -> Result<Imported, String> {
     let mut names = HashSet::new();
     let mut routes: Vec<Route> = Vec::new();
     for server in &servers {
-        // Where it gets the requests for all hosts that no other server has, and where not.
-        let (default, named) = server.places(&servers, &listeners);
-        let written = server.hosts(&mut notes);
-        let mut hosts: Vec<(Option<&str>, Vec<String>)> = Vec::new();
-        // The requests of hosts that can't be written would come here.
-        let closes = has_unwritable && !default.is_empty() && !written.is_empty();
+        let Places { default, hosts, closes } = server.places(&servers, &listeners);
+        let mut all: Vec<(Option<&str>, Vec<String>)> = Vec::new();
         if closes {
-            hosts.extend(written.iter().map(|host| (Some(host.as_str()), default.clone())));
             routes.push(Route::closed(&mut names, default));
         } else if !default.is_empty() {
             if has_unwritable {
@@ -136,12 +115,11 @@ pub(super) fn import(directives: &[Directive]) -> Result<Imported, String> {
                     "LEFT OUT: it also gets the requests of hosts above that can't be written",
                 );
             }
-            hosts.push((None, default));
+            all.push((None, default));
         }
-        hosts.extend(written.iter().map(|host| (Some(host.as_str()), named.clone())));
-        hosts.retain(|(_, places)| !places.is_empty());
+        all.extend(hosts.into_iter().map(|(host, places)| (Some(host), places)));
         let locations = locations::of(server, inside, &mut notes);
-        for (host, places) in hosts {
+        for (host, places) in all {
             for location in &locations {
                 let mut route = location.route(
                     (server, inside),
@@ -162,33 +140,8 @@ pub(super) fn import(directives: &[Directive]) -> Result<Imported, String> {
         // All servers only send clients to HTTPS, and a configuration needs a route.
         routes.push(Route::closed(&mut names, Vec::new()));
     }
-    let proxies = trusted(inside, &mut notes);
+    let proxies = real_ip::trusted(inside, &servers, &mut notes);
     Ok(written(&proxies, &listeners, &upstreams, &limits, routes, notes))
-}
-
-/// `set_real_ip_from`: the proxies that are believed, all of them for all servers.
-fn trusted(http: &[Directive], notes: &mut Notes) -> Vec<String> {
-    let servers = http.iter().filter(|one| one.name == "server").flat_map(Directive::block);
-    let all: Vec<&Directive> = http.iter().chain(servers).collect();
-    for directive in all.iter().filter(|one| one.name == "real_ip_header") {
-        let known = ["x-forwarded-for", "proxy_protocol"];
-        if !known.contains(&directive.word(0).to_ascii_lowercase().as_str()) {
-            notes.add(
-                directive,
-                "LEFT OUT: Weir believes X-Forwarded-For and the PROXY protocol alone",
-            );
-        }
-    }
-    let mut proxies: Vec<String> = Vec::new();
-    for directive in all.iter().filter(|one| one.name == "set_real_ip_from") {
-        let address = directive.word(0);
-        if address.starts_with("unix:") {
-            notes.add(directive, "left out: expected an address or a network");
-        } else if !proxies.contains(&string(address)) {
-            proxies.push(string(address));
-        }
-    }
-    proxies
 }
 
 const HEAD: &str = "# Written by `weir import` from a configuration of nginx: see docs/nginx.md.\n";
@@ -263,15 +216,15 @@ impl Notes {
     /// A directive that has no counterpart, unless nobody misses it.
     fn left_out(&mut self, directive: &Directive) {
         let name = directive.name.as_str();
-        if GUARDS.contains(&name) {
+        if guards::is_guard(name) {
             self.add(directive, "LEFT OUT: Weir refuses the requests that it is for");
-        } else if !NEEDLESS.contains(&name) && !READ.contains(&name) {
+        } else if !is_silent(name) {
             self.add(directive, "left out");
         }
     }
 }
 
-/// The guards in a block: its requests are refused.
-fn guard(block: &[Directive]) -> Option<&Directive> {
-    block.iter().find(|one| GUARDS.contains(&one.name.as_str()))
+/// Whether a directive is read in another place, or nobody misses it.
+fn is_silent(name: &str) -> bool {
+    NEEDLESS.contains(&name) || READ.contains(&name)
 }

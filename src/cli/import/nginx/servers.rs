@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use super::Notes;
+use super::{Notes, is_silent};
 use crate::cli::import::directives::Directive;
 use crate::cli::written::{plain, string, unique};
 
@@ -15,8 +15,28 @@ pub(super) struct Server<'a> {
     listens: Vec<Listen>,
     /// It only sends clients to HTTPS.
     pub(super) redirects: bool,
+    hosts: Vec<Host>,
     /// Each with its key.
     certificates: Vec<(&'a str, &'a str)>,
+}
+
+/// A name that can be written.
+#[derive(Debug)]
+struct Host {
+    name: String,
+    /// Where no server before has it.
+    addresses: Vec<SocketAddr>,
+}
+
+/// Where a server gets requests from.
+#[derive(Debug)]
+pub(super) struct Places<'s> {
+    /// The names of the listeners on which it gets the requests for unknown hosts.
+    pub(super) default: Vec<String>,
+    /// Its hosts that need routes of their own, each with the names of their listeners.
+    pub(super) hosts: Vec<(&'s str, Vec<String>)>,
+    /// Requests for unknown hosts are refused: they may be for names that can't be written.
+    pub(super) closes: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -38,7 +58,9 @@ impl<'a> Server<'a> {
             place.iter().filter(|one| one.name == name).collect()
         };
         let redirects = redirects(block);
-        if !redirects {
+        if redirects {
+            note_redirected(block, notes);
+        } else {
             block.iter().for_each(|inner| notes.left_out(inner));
         }
         let written = named(block, "listen");
@@ -58,31 +80,53 @@ impl<'a> Server<'a> {
             notes.add(directive, "left out: it listens nowhere where Weir can");
             return None;
         }
-        let pairs = |place: &'a [Directive]| -> Vec<(&'a str, &'a str)> {
-            let words = |name| named(place, name).into_iter().map(|one| one.word(0));
-            words("ssl_certificate").zip(words("ssl_certificate_key")).collect()
+        let nearest = |name: &str| -> Vec<&'a str> {
+            let own = named(block, name);
+            let all = if own.is_empty() { named(http, name) } else { own };
+            all.into_iter().map(|one| one.word(0)).collect()
         };
-        let own = pairs(block);
-        let certificates = if own.is_empty() { pairs(http) } else { own };
-        Some(Self { directive, listens, redirects, certificates })
+        let keys = nearest("ssl_certificate_key");
+        let certificates = nearest("ssl_certificate").into_iter().zip(keys).collect();
+        let hosts = Vec::new();
+        Some(Self { directive, listens, redirects, hosts, certificates })
     }
 
-    /// The hosts that its routes name.
-    pub(super) fn hosts(&self, notes: &mut Notes) -> Vec<String> {
-        let mut hosts = Vec::new();
+    /// Takes the names that no server before it has at the same address: nginx ignores the others,
+    /// and names that it writes twice. `taken` are those so far.
+    fn take_hosts(&mut self, taken: &mut HashSet<(SocketAddr, String)>, notes: &mut Notes) {
         for names in self.directive.block().iter().filter(|one| one.name == "server_name") {
             for name in names.words.iter().filter(|name| !["", "_"].contains(&name.as_str())) {
-                match name.strip_prefix('.') {
-                    _ if is_unwritable(name) => notes.add(
-                        names,
-                        &format!("LEFT OUT: {name}, as a host is a name, or begins with `*.`"),
-                    ),
-                    Some(domain) => hosts.extend([domain.to_owned(), format!("*.{domain}")]),
-                    None => hosts.push(name.clone()),
+                if is_unwritable(name) {
+                    let what = "as a host is a name, or begins with `*.`";
+                    notes.add(names, &format!("LEFT OUT: {name}, {what}"));
+                    continue;
+                }
+                let lower = name.to_ascii_lowercase();
+                let both = match lower.strip_prefix('.') {
+                    Some(domain) => vec![domain.to_owned(), format!("*.{domain}")],
+                    None => vec![lower],
+                };
+                for name in both {
+                    if !is_host(&name) {
+                        let what = "no request has such a host";
+                        notes.add(names, &format!("left out: {name}, as {what}"));
+                        continue;
+                    }
+                    let listens = self.listens.iter().map(|listen| listen.address);
+                    let (free, others): (Vec<_>, Vec<_>) =
+                        listens.partition(|address| taken.insert((*address, name.clone())));
+                    for address in others {
+                        notes.add(
+                            names,
+                            &format!("LEFT OUT: {name} on {address}, as nginx uses the first that has this name"),
+                        );
+                    }
+                    if !free.is_empty() {
+                        self.hosts.push(Host { name, addresses: free });
+                    }
                 }
             }
         }
-        hosts
     }
 
     /// Whether it has requests whose hosts can't be written.
@@ -92,36 +136,82 @@ impl<'a> Server<'a> {
     }
 
     /// Its first name, which is nginx's `$server_name`.
-    pub(super) fn name(&self) -> &'a str {
+    pub(super) fn name(&self) -> String {
         let names = self.directive.block().iter().find(|one| one.name == "server_name");
-        names.map_or("", |names| names.word(0))
+        let name = names.map_or("", |names| names.word(0));
+        name.strip_prefix('.').unwrap_or(name).to_ascii_lowercase()
     }
 
-    /// The names of the listeners on which it gets the requests for unknown hosts, and of the
-    /// others. Listeners that only redirect have no routes.
-    pub(super) fn places(
-        &self,
-        servers: &[Server<'_>],
-        listeners: &[Listener],
-    ) -> (Vec<String>, Vec<String>) {
-        let (mut default, mut named) = (Vec::new(), Vec::new());
+    pub(super) fn has_proxy_protocol(&self) -> bool {
+        self.listens.iter().any(|listen| listen.has_proxy_protocol)
+    }
+
+    fn is_on(&self, address: SocketAddr) -> bool {
+        self.listens.iter().any(|listen| listen.address == address)
+    }
+
+    /// Whether it has a name with a star for this host of another server.
+    fn covers(&self, host: &str, address: SocketAddr) -> bool {
+        self.hosts.iter().filter(|one| one.addresses.contains(&address)).any(|one| {
+            let domain = one.name.strip_prefix('*');
+            domain.is_some_and(|domain| one.name != host && host.ends_with(domain))
+        })
+    }
+
+    /// Where it gets requests from. Listeners that only redirect have no routes.
+    pub(super) fn places(&self, servers: &[Server<'_>], listeners: &[Listener]) -> Places<'_> {
+        let mut default = Vec::new();
+        let mut hosts: Vec<(&str, Vec<String>)> =
+            self.hosts.iter().map(|host| (host.name.as_str(), Vec::new())).collect();
+        let is_this = |server: &Server<'_>| std::ptr::eq(server.directive, self.directive);
+        let has_unwritable = servers.iter().any(Server::has_unwritable_hosts);
+        let mut closes = false;
         for listener in listeners.iter().filter(|listener| !listener.redirects) {
-            let on = |server: &&Server<'_>| {
-                server.listens.iter().any(|listen| listen.address == listener.address)
-            };
-            if !on(&self) {
+            let address = listener.address;
+            if !self.is_on(address) {
                 continue;
             }
-            let first = servers.iter().filter(on).find(|server| {
-                let here = |one: &&Listen| one.address == listener.address;
-                server.listens.iter().filter(here).any(|one| one.is_default)
-            });
-            let first = first.or_else(|| servers.iter().find(on));
-            let is_mine = first.is_some_and(|first| std::ptr::eq(first.directive, self.directive));
-            if is_mine { &mut default } else { &mut named }.push(listener.name.clone());
+            let is_default = default_of(servers, address).is_some_and(is_this);
+            let is_closed = is_default && has_unwritable && !self.hosts.is_empty();
+            closes |= is_closed;
+            if is_default {
+                default.push(listener.name.clone());
+            }
+            for (host, (_, places)) in self.hosts.iter().zip(&mut hosts) {
+                // Its routes for unknown hosts have its own names, too, unless another server has a
+                // name with a star for them. Redirects are for hosts that are known.
+                let others = || servers.iter().filter(|server| !is_this(server));
+                let is_needed = !is_default
+                    || is_closed
+                    || self.redirects
+                    || others().any(|server| server.covers(&host.name, address));
+                if is_needed && host.addresses.contains(&address) {
+                    places.push(listener.name.clone());
+                }
+            }
         }
-        (default, named)
+        hosts.retain(|(_, places)| !places.is_empty());
+        Places { default, hosts, closes }
     }
+}
+
+/// All servers that listen somewhere, with the names that nginx uses.
+pub(super) fn servers<'a>(http: &'a [Directive], notes: &mut Notes) -> Vec<Server<'a>> {
+    let blocks = http.iter().filter(|directive| directive.name == "server");
+    let mut all: Vec<Server<'_>> =
+        blocks.filter_map(|block| Server::read(block, http, notes)).collect();
+    let mut taken = HashSet::new();
+    all.iter_mut().for_each(|server| server.take_hosts(&mut taken, notes));
+    all
+}
+
+/// The server that gets the requests for unknown hosts.
+fn default_of<'s, 'a>(servers: &'s [Server<'a>], address: SocketAddr) -> Option<&'s Server<'a>> {
+    let is_default = |server: &&Server<'_>| {
+        server.listens.iter().any(|one| one.address == address && one.is_default)
+    };
+    let first = || servers.iter().find(|server| server.is_on(address));
+    servers.iter().find(is_default).or_else(first)
 }
 
 /// The port of `listen` without one.
@@ -151,8 +241,20 @@ fn listen(directive: &Directive) -> Option<Listen> {
     })
 }
 
+/// Whether a name is a pattern that no host of Weir has, or a variable.
 fn is_unwritable(name: &str) -> bool {
-    name.starts_with('~') || name.ends_with(".*")
+    name.starts_with('~') || name.ends_with(".*") || name.contains('$')
+}
+
+/// Whether it can be the host of a route. `name` is in lower case.
+fn is_host(name: &str) -> bool {
+    let inner = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    if let Some(address) = inner.and_then(|inner| inner.parse::<Ipv6Addr>().ok()) {
+        return inner == Some(address.to_string().as_str());
+    }
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    let name = name.strip_prefix("*.").unwrap_or(name);
+    name.split('.').all(|label| !label.is_empty() && label.bytes().all(is_part))
 }
 
 /// Whether a server only sends its clients to HTTPS: by itself, in its `location /`, or as certbot
@@ -175,6 +277,19 @@ fn redirects(block: &[Directive]) -> bool {
             || first.is_none_or(|first| first.word(0) == "404") && (of_locations() || of_ifs()))
 }
 
+/// What such a server has besides: its requests are redirected before they come to it.
+fn note_redirected(block: &[Directive], notes: &mut Notes) {
+    let is_redirect = |one: &Directive| {
+        let is_all = one.name == "location" && one.words.last().is_some_and(|at| at == "/");
+        is_all || ["if", "return"].contains(&one.name.as_str())
+    };
+    for one in block.iter().filter(|one| !is_redirect(one)) {
+        if one.name == "location" || !is_silent(&one.name) {
+            notes.add(one, "left out: all requests of this server are redirected to HTTPS");
+        }
+    }
+}
+
 fn proxies(block: &[Directive]) -> bool {
     block.iter().any(|one| one.name.ends_with("_pass") || proxies(one.block()))
 }
@@ -182,7 +297,8 @@ fn proxies(block: &[Directive]) -> bool {
 /// `return 301 https://$host$request_uri;`
 pub(super) fn is_redirect_to_https(directive: &Directive) -> bool {
     let (code, to) = (directive.word(0), directive.word(1));
-    let hosts = ["https://$host", "https://$server_name", "https://$http_host"];
+    // `$server_name` is the first name of a server, whatever host was asked for.
+    let hosts = ["https://$host", "https://$http_host"];
     ["301", "302", "307", "308"].contains(&code)
         && hosts.iter().any(|host| {
             to.strip_prefix(host).is_some_and(|rest| rest == "$request_uri" || rest == "$uri")
@@ -214,11 +330,13 @@ pub(super) fn listeners(servers: &[Server<'_>], notes: &mut Notes) -> Vec<Listen
             let on = move |one: &&Listen| one.address == address;
             servers.iter().filter(move |server| server.listens.iter().any(|one| on(&one)))
         };
+        // A client that names no host, or an unknown one, gets the first certificate.
+        let default = default_of(servers, address).into_iter();
         let says = |what: fn(&Listen) -> bool| {
             here().flat_map(|server| &server.listens).any(|one| one.address == address && what(one))
         };
         let mut certificates: Vec<String> = Vec::new();
-        for (certificate, key) in here().flat_map(|server| &server.certificates) {
+        for (certificate, key) in default.chain(here()).flat_map(|server| &server.certificates) {
             let (certificate, key) = (string(certificate), string(key));
             let pair = format!("{{ certificate = {certificate}, key = {key} }}");
             if !certificates.contains(&pair) {

@@ -43,20 +43,28 @@ impl Upstreams {
         Self { groups, used: Vec::new(), names: HashSet::new() }
     }
 
-    /// The name of the upstream at `SCHEME://HOST`.
-    pub(super) fn name(&mut self, scheme: &str, host: &str) -> String {
+    /// The name of the upstream at `SCHEME://HOST`. None if all its servers are down.
+    pub(super) fn name(&mut self, scheme: &str, host: &str) -> Option<String> {
+        if self.group(host).is_some_and(|group| group.servers.is_empty()) {
+            return None;
+        }
         if let Some(used) = self.used.iter().find(|one| one.scheme == scheme && one.host == host) {
-            return used.name.clone();
+            return Some(used.name.clone());
         }
         let name = unique(&plain(host, "upstream"), &mut self.names);
         let (scheme, host) = (scheme.to_owned(), host.to_owned());
         self.used.push(Used { name: name.clone(), scheme, host });
-        name
+        Some(name)
+    }
+
+    /// The group of this name, in any case as in nginx.
+    fn group(&self, name: &str) -> Option<&Group> {
+        self.groups.iter().find(|group| group.name.eq_ignore_ascii_case(name))
     }
 
     pub(super) fn write(&self, out: &mut String) {
         for Used { name, scheme, host } in &self.used {
-            let group = self.groups.iter().find(|group| group.name == *host);
+            let group = self.group(host);
             let url = |address: &str| match address.strip_prefix("unix:") {
                 Some(path) => string(&format!("unix:{}", path.trim_end_matches(':'))),
                 None => string(&format!("{scheme}://{address}")),
