@@ -255,34 +255,59 @@ fn written<'a>(
     let mut all: Vec<Location<'a>> =
         exact.iter().map(|one| one.node.location(one.node.text.to_owned())).collect();
     let is_exact = |text: &str| exact.iter().any(|one| one.node.text == text);
-    for one in beside.iter().filter(|one| !is_exact(one.node.text)) {
+    let of_server: Asked<'_, 'a> = nodes.iter().filter(|one| one.is_expression()).collect();
+    let beside: Vec<_> = beside.into_iter().filter(|one| !is_exact(one.node.text)).collect();
+    for one in &beside {
         all.extend(one.asked.iter().flat_map(|asked| asked.beside(one.node.text, notes)));
         all.push(one.node.location(one.node.text.to_owned()));
+    }
+    for one in exact.iter().chain(&beside) {
+        let path = format!("{}/", one.node.text);
+        if !one.node.text.ends_with('/') && !is_exact(&path) {
+            all.extend(slashed(one.node, path, &beginnings, &of_server, notes));
+        }
     }
     let folders: Vec<&str> = paths.iter().map(|one| folder(one.node.text)).collect();
-    // A path alone would also take the one with a slash.
-    let with_slash = paths.iter().filter(|one| {
-        let text = one.node.text;
-        let has_bare =
-            |bare: &str| is_exact(bare) || beside.iter().any(|one| one.node.text == bare);
-        text.strip_suffix('/').is_some_and(has_bare) && !is_exact(text)
-    });
-    for one in with_slash {
-        all.extend(one.asked.iter().flat_map(|asked| asked.beside(one.node.text, notes)));
-        all.push(one.node.location(one.node.text.to_owned()));
-    }
     for one in &paths {
         let apart = apart(folder(one.node.text), &one.asked, placed, &folders, notes);
         all.extend(asked_first(&format!("{}/*", folder(one.node.text)), &one.asked, apart, notes));
         all.push(one.node.location(format!("{}/*", folder(one.node.text))));
     }
     if !folders.contains(&"") {
-        let asked: Asked<'_, 'a> = nodes.iter().filter(|one| one.is_expression()).collect();
-        let apart = apart("", &asked, placed, &folders, notes);
-        all.extend(asked_first("/*", &asked, apart, notes));
+        let apart = apart("", &of_server, placed, &folders, notes);
+        all.extend(asked_first("/*", &of_server, apart, notes));
         // nginx looks for a file.
         all.push(everything(Answers::Status(NOT_FOUND)));
     }
+    all
+}
+
+/// The locations of a path with a slash at its end, where `bare` is the one without: that one would
+/// take its requests, too, where nginx keeps these out, limits them or has a location for them.
+fn slashed<'a>(
+    bare: &Node<'a>,
+    path: String,
+    beginnings: &[&Placed<'_, 'a>],
+    of_server: &[&Node<'a>],
+    notes: &mut Notes,
+) -> Vec<Location<'a>> {
+    let around = beginnings.iter().filter(|one| path.starts_with(one.node.text));
+    let around = around.max_by_key(|one| one.node.text.len());
+    let asked = around.map_or(of_server, |one| one.asked.as_slice());
+    let mut others = asked.iter().copied().chain(around.map(|one| one.node));
+    let is_open = |one: &Node<'_>| matches!(one.answers, Answers::Proxied(_));
+    let is_needed = around.is_some_and(|one| one.node.text == path)
+        || is_open(bare)
+            && (around.is_none()
+                || others.any(|one| !is_open(one) || one.is_limited() && !bare.is_limited()));
+    if !is_needed {
+        return Vec::new();
+    }
+    let mut all: Vec<_> = asked.iter().flat_map(|asked| asked.beside(&path, notes)).collect();
+    all.push(match around {
+        Some(one) => one.node.location(path),
+        None => Location { path, ..everything(Answers::Status(NOT_FOUND)) },
+    });
     all
 }
 
@@ -366,6 +391,12 @@ impl<'a> Node<'a> {
 
     fn is_beginning(&self) -> bool {
         matches!(self.kind, Kind::Beginning { .. })
+    }
+
+    /// Whether it or a location around it limits requests.
+    fn is_limited(&self) -> bool {
+        let mut all = self.chain.iter().flat_map(|block| block.iter());
+        all.any(|one| ["limit_req", "limit_conn"].contains(&one.name.as_str()))
     }
 
     /// Whether nginx looks for the same text in both.

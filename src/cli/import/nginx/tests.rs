@@ -345,6 +345,28 @@ fn a_path_with_and_without_its_slash_are_two_locations() {
     );
 }
 
+/// Weir's path without a slash takes the one with it, too.
+#[test]
+fn a_slash_at_the_end_opens_nothing() {
+    check(
+        &server("location / { deny all; } location = /health { PASS } location = /free/ { PASS }"),
+        &[("GET /health", 200), ("GET /health/", 403), ("GET /free/", 200)],
+    );
+    check(
+        &server("location / { PASS } location ~ ^/x/ { deny all; } location = /x { PASS }"),
+        &[("GET /x", 200), ("GET /x/", 403), ("GET /x/y", 403)],
+    );
+    check(&server("location = /x { PASS }"), &[("GET /x", 200), ("GET /x/", 404)]);
+    let limited = |own: &str| {
+        let zone = "limit_req_zone $binary_remote_addr zone=z:1m rate=1r/s;";
+        let locations =
+            format!("location / {{ limit_req zone=z; PASS }} location = /x {{ {own} PASS }}");
+        imported(&format!("{zone} {}", server(&locations))).0
+    };
+    assert!(limited("").contains("path = \"/x/\""));
+    assert!(!limited("limit_req zone=z;").contains("path = \"/x/\""));
+}
+
 #[test]
 fn fields_for_the_upstream_are_those_of_nginx() {
     for (fields, written, notes) in [
