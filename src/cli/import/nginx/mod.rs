@@ -14,12 +14,12 @@ mod servers;
 mod tests;
 mod upstreams;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write as _;
 
 use self::limits::Limits;
 use self::routes::Route;
-use self::servers::{Listener, Places, Server};
+use self::servers::{Listener, Places};
 use self::upstreams::Upstreams;
 use super::Imported;
 use crate::cli::import::directives::Directive;
@@ -100,25 +100,26 @@ pub(super) fn import(directives: &[Directive]) -> Result<Imported, String> {
     let listeners = servers::listeners(&servers, &mut notes);
     let mut limits = Limits::read(inside);
     let mut upstreams = Upstreams::read(inside, &mut notes);
-    let has_unwritable = servers.iter().any(Server::has_unwritable_hosts);
     let mut names = HashSet::new();
     let mut routes: Vec<Route> = Vec::new();
     for server in &servers {
         let Places { default, hosts, closes } = server.places(&servers, &listeners);
+        let locations = locations::of(server, inside, &mut notes);
         let mut all: Vec<(Option<&str>, Vec<String>)> = Vec::new();
         if closes {
             routes.push(Route::closed(&mut names, default));
         } else if !default.is_empty() {
-            if has_unwritable {
-                notes.add(
-                    server.directive,
-                    "LEFT OUT: it also gets the requests of hosts above that can't be written",
-                );
-            }
+            let others = server.unwritable_hosts_of_others(&servers, &mut notes);
+            let paths: BTreeSet<&str> =
+                locations.iter().map(|location| location.path.as_str()).collect();
+            let refused = paths.into_iter().filter(|_| !others.is_empty());
+            routes.extend(
+                refused
+                    .map(|path| Route::refusal(path, others.clone(), &mut names, default.clone())),
+            );
             all.push((None, default));
         }
         all.extend(hosts.into_iter().map(|(host, places)| (Some(host), places)));
-        let locations = locations::of(server, inside, &mut notes);
         for (host, places) in all {
             for location in &locations {
                 let mut route = location.route(

@@ -27,7 +27,9 @@ pub(super) struct Route {
     pub(super) policy: Option<String>,
     host: Option<String>,
     path: String,
+    /// Conditions: what the path has to match besides, and the host.
     when: Vec<String>,
+    when_host: Vec<String>,
     rewrite: Option<String>,
     request_headers: Option<String>,
     upstream_host: Option<String>,
@@ -95,6 +97,7 @@ impl Location<'_> {
             host: host.map(str::to_owned),
             path: self.path.clone(),
             when: self.when.clone(),
+            when_host: Vec::new(),
             rewrite,
             request_headers: is_proxied.then(|| request_headers(&around, notes)).flatten(),
             upstream_host: proxy_host.and_then(|host| upstream_host(&around, host, notes)),
@@ -221,14 +224,25 @@ fn returned(directive: &Directive, server: &str) -> Option<String> {
 impl Route {
     /// A route that refuses everything that no other one takes.
     pub(super) fn closed(names: &mut HashSet<String>, listeners: Vec<String>) -> Self {
+        Self::refusal("/*", Vec::new(), names, listeners)
+    }
+
+    /// A route that refuses the requests for a path whose hosts match one of these.
+    pub(super) fn refusal(
+        path: &str,
+        hosts: Vec<String>,
+        names: &mut HashSet<String>,
+        listeners: Vec<String>,
+    ) -> Self {
         Self {
             name: unique("others", names),
             listeners,
             limits: Vec::new(),
             policy: None,
             host: None,
-            path: "/*".to_owned(),
+            path: path.to_owned(),
             when: Vec::new(),
+            when_host: hosts,
             rewrite: None,
             request_headers: None,
             upstream_host: None,
@@ -239,12 +253,15 @@ impl Route {
     /// Writes it. `listeners` is how many have routes: one that is on all of them names none.
     pub(super) fn write(&self, listeners: usize, out: &mut String) {
         let _ = write!(out, "\n[[routes]]\nname = {}\n", string(&self.name));
-        let written: Vec<String> = self.when.iter().map(|path| string(path)).collect();
-        let when = match written.as_slice() {
-            [] => None,
-            [path] => Some(format!("{{ path = {path} }}")),
-            several => Some(format!("{{ path = [{}] }}", several.join(", "))),
+        let condition = |fact: &str, values: &[String]| {
+            let values: Vec<String> = values.iter().map(|value| string(value)).collect();
+            match values.as_slice() {
+                [] => None,
+                [value] => Some(format!("{{ {fact} = {value} }}")),
+                several => Some(format!("{{ {fact} = [{}] }}", several.join(", "))),
+            }
         };
+        let when = condition("path", &self.when).or_else(|| condition("host", &self.when_host));
         let host = self.host.as_ref().map(|host| string(host));
         let path = Some(string(&self.path));
         let names: Vec<String> = self.listeners.iter().map(|name| string(name)).collect();

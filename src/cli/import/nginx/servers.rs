@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use super::expressions::escaped;
 use super::{Notes, is_silent};
 use crate::cli::import::directives::Directive;
 use crate::cli::written::{plain, string, unique};
@@ -133,6 +134,33 @@ impl<'a> Server<'a> {
     pub(super) fn has_unwritable_hosts(&self) -> bool {
         let names = self.directive.block().iter().filter(|one| one.name == "server_name");
         names.flat_map(|names| &names.words).any(|name| is_unwritable(name))
+    }
+
+    /// Conditions for the hosts of other servers that can't be written as names: those that this one
+    /// must not get as the default server.
+    pub(super) fn unwritable_hosts_of_others(
+        &self,
+        servers: &[Server<'_>],
+        notes: &mut Notes,
+    ) -> Vec<String> {
+        let mut all = Vec::new();
+        let others = servers.iter().filter(|one| !std::ptr::eq(one.directive, self.directive));
+        for names in others.flat_map(|one| one.directive.block()) {
+            let words = names.words.iter().filter(|_| names.name == "server_name");
+            for name in words.filter(|name| is_unwritable(name)) {
+                match (name.strip_prefix('~'), name.strip_suffix('*')) {
+                    (Some(expression), _) => all.push(format!("~(?si).*(?:{expression}).*")),
+                    (None, Some(beginning)) => {
+                        all.push(format!("~(?si){}.*", escaped(beginning)));
+                    }
+                    (None, None) => notes.add(
+                        self.directive,
+                        &format!("LEFT OUT: it also gets the requests for {name}"),
+                    ),
+                }
+            }
+        }
+        all
     }
 
     /// Its first name, which is nginx's `$server_name`.

@@ -100,6 +100,35 @@ fn names_that_no_request_has_are_left_out() {
     assert!(notes.contains("LEFT OUT: $hostname"), "{notes}");
 }
 
+/// A default server without names gets all other hosts, but not those of servers whose names can't
+/// be written.
+#[test]
+fn hosts_that_match_an_expression_do_not_reach_the_default_server() {
+    let (config, notes) = imported(
+        "server { listen 8080; server_name _; location / { return 201; } location = /r { return 301 /r/; }
+                  location ~ \\.php$ { return 202; } }
+         server { listen 8080; server_name ~^API\\d+\\.test$ www.x.* $hostname; deny all; }
+         server { listen 8080; server_name api7.test; return 203; }",
+    );
+    let mut simulation = simulation(&config);
+    for (line, status) in [
+        ("GET / host: other.test", 201),
+        ("GET /r host: other.test", 301),
+        ("GET /x.php host: other.test", 202),
+        ("GET / host: api1.test", 403),
+        ("GET /r host: api1.test:80", 403),
+        ("GET /x.php host: Api1.test", 403),
+        ("GET / host: www.x.co.uk", 403),
+        ("GET / host: www.x", 201),
+        ("GET / host: api7.test", 203),
+    ] {
+        let asked = request::parse(line).unwrap();
+        let reply = simulation.send(&asked, TrialReply::answer(200), Duration::ZERO).unwrap();
+        assert_eq!(reply.account.status, Some(status), "{line}\n{config}");
+    }
+    assert!(notes.contains("LEFT OUT: it also gets the requests for $hostname"), "{notes}");
+}
+
 #[test]
 fn proxies_are_believed_as_far_as_nginx_believes_them() {
     let server = |directives: &str, listen: &str| {
