@@ -136,8 +136,8 @@ impl<'a> Server<'a> {
         names.flat_map(|names| &names.words).any(|name| is_unwritable(name))
     }
 
-    /// Conditions for the hosts of other servers that can't be written as names: those that this one
-    /// must not get as the default server.
+    /// Conditions for the hosts of other servers that can't be written as names. This one must not
+    /// get them as the default server.
     pub(super) fn unwritable_hosts_of_others(
         &self,
         servers: &[Server<'_>],
