@@ -18,7 +18,9 @@ use crate::limit::{self, Limiter, Scope};
 use crate::listen::{self, Serves};
 use crate::otlp::Collector;
 use crate::policy::{self, Policy, Runtime, RuntimeSettings};
-use crate::proxy::settings::{Mirror, Respond, RouteAction, RoutePolicy, RouteSettings, Unrouted};
+use crate::proxy::settings::{
+    Callers, Mirror, Respond, RouteAction, RoutePolicy, RouteSettings, Unrouted,
+};
 use crate::proxy::{self, Snapshot, fact_names};
 use crate::reload::Watch;
 use crate::telemetry::{self, Lint, LintKind, Metrics, SettingError};
@@ -52,6 +54,8 @@ pub(super) enum CounterOrigin {
 #[derive(Debug)]
 pub(super) struct ConfigBuild {
     pub(super) listeners: Vec<listen::Settings>,
+    /// Who may ask for decisions.
+    callers: Arc<Callers>,
     /// The authority that certificates are ordered from.
     pub(super) acme: Option<Arc<Authority>>,
     /// Each listener's TLS settings. Taken over while its certificates stay the same, so that
@@ -225,7 +229,9 @@ impl Builder {
             .filter(|_| routes_stand)
             .map(|route| settings_of(route, &policies, &upstreams))
             .collect();
+        let callers = callers(&config.listeners, &config.requests.callers, before);
         let requests = proxy::Settings {
+            callers: Arc::clone(&callers),
             listeners: names_of_listeners(&config.listeners, before),
             unrouted: unrouted(&config.listeners, config.acme.as_deref(), before),
             serves: serves(&config.listeners, before),
@@ -244,6 +250,7 @@ impl Builder {
         warnings.extend(lints.map(|lint| config.source.warn(&lint)));
         let built = ConfigBuild {
             listeners: config.listeners,
+            callers,
             acme: config.acme,
             tls,
             admin: config.admin,
@@ -531,28 +538,38 @@ fn unrouted(
 
 /// What comes to the listeners. None if that is requests everywhere.
 fn serves(listeners: &[listen::Settings], before: Option<&ConfigBuild>) -> Option<Arc<[Serves]>> {
-    let all = of_listeners(listeners, before, |one| Some(one.serves)).into_iter();
-    // One that is gone from the file still runs, and serves what it did.
-    let running = |index: usize| Some(before?.listeners.get(index)?.serves);
-    let all: Vec<Serves> = all
-        .enumerate()
-        .map(|(index, serves)| serves.or_else(|| running(index)).unwrap_or_default())
-        .collect();
+    let all = of_listeners(listeners, before, |one| one.serves);
     all.iter().any(|serves| *serves != Serves::Requests).then(|| all.into())
 }
 
-/// What the listeners of this process have of `next`, in the order of their numbers.
+/// What the listeners of this process have of `next`, in the order of their numbers. One that is
+/// gone from the file runs until a restart, with what it had.
 fn of_listeners<T>(
     next: &[listen::Settings],
     before: Option<&ConfigBuild>,
-    of: impl Fn(&listen::Settings) -> Option<T>,
-) -> Vec<Option<T>> {
+    of: impl Fn(&listen::Settings) -> T,
+) -> Vec<T> {
     let Some(before) = before else { return next.iter().map(of).collect() };
     let running = before.listeners.iter().enumerate();
     let found = running.map(|(index, running)| {
-        index_at(next, index, running.address).and_then(|index| of(next.get(index)?))
+        let named = index_at(next, index, running.address).and_then(|index| next.get(index));
+        of(named.unwrap_or(running))
     });
     found.collect()
+}
+
+/// Who may ask for decisions. A listener for them that is gone from the file, with the tokens that
+/// were for it, runs until a restart, and asks for these.
+fn callers(
+    listeners: &[listen::Settings],
+    next: &Arc<Callers>,
+    before: Option<&ConfigBuild>,
+) -> Arc<Callers> {
+    let for_decisions = |one: &listen::Settings| one.serves == Serves::Decisions;
+    match before.filter(|_| !listeners.iter().any(for_decisions)) {
+        Some(before) if before.listeners.iter().any(for_decisions) => Arc::clone(&before.callers),
+        _ => Arc::clone(next),
+    }
 }
 
 /// The index of the listener with this address, preferably `index`.

@@ -158,7 +158,9 @@ impl Replay {
             true => Path::new(STDIN_FILE),
             false => log,
         });
-        let mut inputs = logs.chain(read_files.iter().copied());
+        let configs = [Some(&self.config), self.against.as_ref()].into_iter().flatten();
+        let configs = configs.map(PathBuf::as_path);
+        let mut inputs = logs.chain(configs).chain(read_files.iter().copied());
         if let Some(input) = inputs.find(|input| is_same(input, path)) {
             let (path, input) = (path.display(), input.display());
             return Err(wrong(&format!("{path}: is read as {input}, and can't be written")));

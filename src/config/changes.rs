@@ -187,7 +187,7 @@ impl fmt::Debug for Outline {
 impl CounterIdentity {
     /// Whether no counter of `before` is found any more.
     fn all_fresh(&self, before: &Self) -> bool {
-        !self.engine.keeps_counters_of(&before.engine)
+        !self.engine.finds_counters_of(&before.engine)
             || self.limiter.key_secret != before.limiter.key_secret
     }
 
@@ -213,7 +213,7 @@ impl CounterIdentity {
 
     /// Changes of the store, of scripts, and of what routes charge.
     fn compare(&self, before: &Self, found: &mut Vec<Change>) {
-        if !self.engine.keeps_counters_of(&before.engine) {
+        if !self.engine.finds_counters_of(&before.engine) {
             found.push(Change::new(setting::STORE, "another store", Some(Effect::AllFresh)));
         } else if self.limiter.key_secret != before.limiter.key_secret {
             found.push(Change::new(setting::KEY_SECRET, "another secret", Some(Effect::AllFresh)));

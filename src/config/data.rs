@@ -93,11 +93,16 @@ fn from_toml(notes: &Notes, setting: &str, text: &str) -> Option<Value> {
 }
 
 fn from_json(notes: &Notes, setting: &str, text: &str) -> Option<Value> {
+    // As the reader of TOML does it.
+    let whole = text;
+    let text = whole.strip_prefix('\u{feff}').unwrap_or(whole);
+    let mark_bytes = whole.len() - text.len();
     let value = serde_json::from_str(text)
         .map_err(|error| {
             let line_start: usize =
                 text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
             let at = text.floor_char_boundary(line_start + error.column().saturating_sub(1));
+            let at = mark_bytes + at;
             // Without the position at the end of the message, which is marked in the text.
             let text = error.to_string();
             let found = format!("JSON: {}", text.split(" at line ").next().unwrap_or(&text));

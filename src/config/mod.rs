@@ -399,7 +399,7 @@ impl Config {
         let file = path.display().to_string();
         let unread = |cause: String| {
             let found = format!("cannot be read: {cause}");
-            ConfigErrors::single(&file, None, &found, vec![Watch::absent(path)])
+            ConfigErrors::single(&file, None, &found, vec![Watch::now(path)])
         };
         let bytes = files::read(path, files::CONFIG_BYTES_MAX).map_err(unread)?;
         // A pipe can't be watched: what was read from it is gone.

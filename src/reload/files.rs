@@ -17,9 +17,11 @@ use tokio::sync::Notify;
 
 use super::Watch;
 
-/// Maximum number of files that are watched; the rest is ignored.
-const FILES_MAX: usize = 2_048;
-/// Maximum number of directories that are watched; the rest is ignored.
+/// Maximum number of files that are watched: more than a configuration usually names. Of the rest a
+/// reload has to be asked for.
+const FILES_MAX: usize = 65_536;
+/// Maximum number of directories that are watched, each by one watch of the kernel. Of files in the
+/// rest a reload has to be asked for.
 const DIRECTORIES_MAX: usize = 1_024;
 /// Symbolic links that are followed on the way to one file: the kernel's limit.
 const LINKS_MAX: usize = 40;
@@ -90,6 +92,14 @@ impl Watches {
                 changed.notify_one();
             }
         })?;
+        if files.len() > FILES_MAX || directories.len() > DIRECTORIES_MAX {
+            let (files, directories) = (files.len(), directories.len());
+            tracing::warn!(
+                files,
+                directories,
+                "more files than are watched: ask for a reload after a change"
+            );
+        }
         for directory in directories.iter().take(DIRECTORIES_MAX) {
             let watched = watcher.watch(directory, RecursiveMode::NonRecursive);
             let needed = files.iter().any(|file| file.path().parent() == Some(directory));

@@ -19,7 +19,7 @@ struct Set {
     folder: TempDir,
     metrics: Metrics,
     builds: Receiver<(Reason, Vec<String>)>,
-    _watcher: Watcher,
+    watcher: Watcher,
 }
 
 /// Reads all of these files as a builder does, noting each.
@@ -66,7 +66,7 @@ impl Set {
         let watcher =
             Watcher::start(settings, metrics.clone(), builder(folder.path().join(file), sender))
                 .unwrap();
-        Self { folder, metrics, builds, _watcher: watcher }
+        Self { folder, metrics, builds, watcher }
     }
 
     fn one_file() -> Self {
@@ -160,6 +160,28 @@ fn a_config_maps_swapped_links_are_followed() {
     set.built("three");
     fs::write(set.path("..3/proxy.toml"), "in place").unwrap();
     set.built("in place");
+}
+
+/// As a script does that deploys a release and asks for a reload at once.
+#[test]
+fn a_link_that_is_replaced_right_before_a_reload_is_asked_for_is_followed() {
+    let put = |folder: &Path, release: &str, text: &str| {
+        fs::create_dir(folder.join(release)).unwrap();
+        fs::write(folder.join(release).join("proxy.toml"), text).unwrap();
+        symlink(release, folder.join("next")).unwrap();
+        fs::rename(folder.join("next"), folder.join("live")).unwrap();
+    };
+    let set = Set::new(|folder| put(folder, "1", "one"), "live/proxy.toml");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for (release, text) in [("2", "two"), ("3", "three"), ("4", "four")] {
+        put(set.folder.path(), release, text);
+        let asked = runtime.block_on(set.watcher.trigger().reload()).unwrap();
+        assert_eq!(asked.result, ReloadResult::Applied);
+        set.built(text);
+        let edited = format!("{text}, edited");
+        fs::write(set.path("live/proxy.toml"), &edited).unwrap();
+        assert_eq!(set.built(&edited), Reason::FileChanged);
+    }
 }
 
 #[test]

@@ -237,8 +237,8 @@ fn a_secret_a_store_a_script_and_a_lease_are_named_with_what_they_do_to_counters
         "nothing is kept under another secret"
     );
     // On Redis a lease is part of what a permit means.
-    let redis = |lease: &str, prefix: &str| {
-        outline(&format!(
+    let redis_text = |lease: &str, prefix: &str| {
+        format!(
             "{}\n[store.redis]\nnodes = [\"127.0.0.1:7000\"]\nkey_prefix = \"{prefix}\"\n",
             BASE.replace(
                 "[store]",
@@ -250,8 +250,9 @@ fn a_secret_a_store_a_script_and_a_lease_are_named_with_what_they_do_to_counters
                 "algorithm = \"gcra\"\nquota = 10\nperiod = \"1s\"",
                 "algorithm = \"concurrency\"\nquota = 10"
             )
-        ))
+        )
     };
+    let redis = |lease: &str, prefix: &str| outline(&redis_text(lease, prefix));
     assert_eq!(
         told(&redis("10s", "weir"), &redis("20s", "weir")),
         [
@@ -263,6 +264,24 @@ fn a_secret_a_store_a_script_and_a_lease_are_named_with_what_they_do_to_counters
         told(&redis("10s", "weir"), &redis("10s", "other")),
         ["store: another store (all counters start fresh)", "store.redis.key_prefix: changed"]
     );
+    // The same counters, asked for in another way.
+    let (nodes, one) = ("nodes = [\"127.0.0.1:7000\"]", redis_text("10s", "weir"));
+    for (more, setting) in [
+        ("nodes = [\"127.0.0.1:7001\", \"127.0.0.1:7000\"]", "store.redis.nodes"),
+        (&*format!("{nodes}\ntls = {{}}"), "store.redis.tls"),
+        (&*format!("{nodes}\n[store]\ndeadline = \"250ms\""), "store.deadline"),
+    ] {
+        // A table is written once.
+        let other = match more.split_once("\n[store]\n") {
+            Some((_, deadline)) => one.replace("[store]\n", &format!("[store]\n{deadline}\n")),
+            None => one.replace(nodes, more),
+        };
+        let told = told(&outline(&one), &outline(&other));
+        assert!(told.len() == 1 && told[0].starts_with(setting), "{setting}: {told:?}");
+    }
+    let elsewhere = one.replace("7000", "7001");
+    let told = told(&outline(&one), &outline(&elsewhere));
+    assert_eq!(told[0], "store: another store (all counters start fresh)");
 }
 
 #[test]

@@ -155,6 +155,24 @@ async fn a_hundred_an_hour_edited_to_a_hundred_a_second_works_at_once() {
 }
 
 #[tokio::test]
+async fn a_listener_whose_address_changes_runs_as_it_was_until_the_restart() {
+    let upstream = Upstream::start();
+    for (line, status) in [("redirect_to_https = 443", 308), ("name = \"int\"", 200)] {
+        let text = simple(&upstream.url(), &[]).listener(line).text();
+        let text = match status {
+            200 => text.replace("[[routes]]", "[[routes]]\nlisteners = [\"int\"]"),
+            _ => text,
+        };
+        let weir = Weir::start(&text);
+        assert_eq!(get(weir.http, "/").await.unwrap().status, status, "{line}");
+        let (address, moved) = ("[[listeners]]\naddress = \"127.0.0.1:0\"", "127.0.0.2");
+        assert!(text.contains(address));
+        weir.reload(&text.replace(address, &address.replace("127.0.0.1", moved)), "applied");
+        assert_eq!(get(weir.http, "/").await.unwrap().status, status, "{line}");
+    }
+}
+
+#[tokio::test]
 async fn a_quota_that_is_edited_applies_to_the_counters_as_they_are() {
     let upstream = Upstream::start();
     let weir = Weir::start(&quota(&upstream.url(), 10, "1d").text());

@@ -196,6 +196,18 @@ impl Settings {
     }
 }
 
+impl Settings {
+    /// Whether an engine with these settings finds the counters that one with `other` wrote, as far
+    /// as settings tell: in memory, or on a Redis with a node that both name, under the same names.
+    #[must_use]
+    pub fn finds_counters_of(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Redis(settings), Self::Redis(other)) => settings.finds_counters_of(other),
+            _ => self.keeps_counters_of(other),
+        }
+    }
+}
+
 /// `[store.embedded]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmbeddedSettings {
@@ -265,6 +277,15 @@ impl RedisSettings {
             tls: None,
             addresses: BTreeMap::new(),
         }
+    }
+}
+
+impl RedisSettings {
+    fn finds_counters_of(&self, other: &Self) -> bool {
+        let master = |of: &Self| of.sentinel.as_ref().map(|sentinel| sentinel.master.clone());
+        self.nodes.iter().any(|node| other.nodes.contains(node))
+            && (self.mode, master(self)) == (other.mode, master(other))
+            && self.key_prefix == other.key_prefix
     }
 }
 
