@@ -164,11 +164,11 @@ async fn a_listener_whose_address_changes_runs_as_it_was_until_the_restart() {
             _ => text,
         };
         let weir = Weir::start(&text);
-        assert_eq!(get(weir.http, "/").await.unwrap().status, status, "{line}");
+        assert_eq!(get(weir.http, "/", &[]).await.status, status, "{line}");
         let (address, moved) = ("[[listeners]]\naddress = \"127.0.0.1:0\"", "127.0.0.2");
         assert!(text.contains(address));
         weir.reload(&text.replace(address, &address.replace("127.0.0.1", moved)), "applied");
-        assert_eq!(get(weir.http, "/").await.unwrap().status, status, "{line}");
+        assert_eq!(get(weir.http, "/", &[]).await.status, status, "{line}");
     }
 }
 
