@@ -6,7 +6,7 @@ use std::pin::pin;
 use crate::clock;
 use crate::listen::{Peer, Serves};
 use crate::upstream::Sender;
-use crate::wire::{self, Request, Response};
+use crate::wire::{self, Body, Request, Response};
 
 use super::context::RequestContext;
 use super::decide::Decided;
@@ -92,10 +92,7 @@ pub(super) async fn admit<'l>(
             {
                 return Err(Refusal::Overloaded);
             }
-            // Before the body is read: with one, nothing is upgraded.
-            let protocol = head.upgrade.as_deref().filter(|_| sends);
-            let upgrade =
-                protocol.and_then(|protocol| route.upgrades.allowed(request, &body, protocol));
+            let upgrade = upgrade(&head, route, request, &body);
             let (body, read) = match &decider.reader {
                 None => (body, None),
                 Some(reader) => {
@@ -136,12 +133,23 @@ pub(super) async fn admit<'l>(
     });
     drop(found);
     let edited = context.decided.as_mut().and_then(|decided| decided.edited.take());
-    let (body, is_edited) = match (edited, read) {
-        (Some(edited), Some(read)) => (read.replaced(edited), true),
-        _ => (body, false),
-    };
+    let (body, is_edited) =
+        edited.zip(read).map_or((body, false), |(edited, read)| (read.replaced(edited), true));
     let NormalHead { authority, upgrade } = head;
     Ok(Admitted { snapshot, route, authority, upgrade, body, is_edited, fields, owner, rewritten })
+}
+
+/// The protocol that a request asks to switch to, if it would be sent on with it: what is known
+/// before its body is read, since with one nothing is upgraded.
+fn upgrade<'r>(
+    head: &NormalHead,
+    route: &'r Route,
+    request: &Request,
+    body: &Body,
+) -> Option<&'r str> {
+    let protocol = head.upgrade.as_deref()?;
+    let sends = matches!(route.action, Action::Upstream(_));
+    route.upgrades.allowed(request, body, protocol).filter(|_| sends)
 }
 
 /// The upstream's path, if it is not the client's; or where a route redirects to.

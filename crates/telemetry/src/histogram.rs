@@ -11,16 +11,6 @@ const BOUNDS_US: [u64; 23] = [
     1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000,
     250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000, 60_000_000,
 ];
-/// The same in nanoseconds.
-const BOUNDS_NS: [u64; BOUNDS_US.len()] = {
-    let mut bounds = BOUNDS_US;
-    let mut index = 0;
-    while index < bounds.len() {
-        bounds[index] *= 1_000;
-        index += 1;
-    }
-    bounds
-};
 const BUCKETS: usize = BOUNDS_US.len() + 1;
 
 #[repr(align(64))]
@@ -121,8 +111,10 @@ impl Histogram {
     pub fn observe(&self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let Some((slot, alone)) = slot(&self.0) else { return };
+        // Rounded up: more than a bound is beyond it.
+        let us = ns.saturating_add(999) / 1_000;
         // Most times are short: a linear search finds them sooner than a binary one.
-        let bucket = BOUNDS_NS.iter().position(|bound| ns <= *bound).unwrap_or(BOUNDS_NS.len());
+        let bucket = BOUNDS_US.iter().position(|bound| us <= *bound).unwrap_or(BOUNDS_US.len());
         if let Some(count) = slot.counts.get(bucket) {
             add(count, 1, alone);
         }

@@ -254,6 +254,13 @@ fn escaped(letters: &mut impl Iterator<Item = char>, line: &mut usize, word: &mu
 /// The end of the names of directives with a program in Lua in their braces.
 const LUA: &str = "_by_lua_block";
 
+/// Skips a comment of Lua after its two hyphens: to the end of the line, or a long one.
+fn skip_comment(letters: &mut Peekable<Chars<'_>>, line: &mut usize) {
+    if !(letters.next_if_eq(&'[').is_some() && skip_long(letters, line)) {
+        while letters.next_if(|next| *next != '\n').is_some() {}
+    }
+}
+
 /// Skips a program in Lua up to the brace that closes its block, and counts its lines. False if
 /// there is none.
 fn skip_lua(letters: &mut Peekable<Chars<'_>>, line: &mut usize) -> bool {
@@ -263,11 +270,7 @@ fn skip_lua(letters: &mut Peekable<Chars<'_>>, line: &mut usize) -> bool {
         match letter {
             '{' => depth += 1,
             '}' => depth -= 1,
-            '-' if letters.next_if_eq(&'-').is_some() => {
-                if !(letters.next_if_eq(&'[').is_some() && skip_long(letters, line)) {
-                    while letters.next_if(|next| *next != '\n').is_some() {}
-                }
-            }
+            '-' if letters.next_if_eq(&'-').is_some() => skip_comment(letters, line),
             '[' => {
                 skip_long(letters, line);
             }

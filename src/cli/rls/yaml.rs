@@ -160,7 +160,7 @@ impl Node {
 /// Members with those that merge keys bring. Own ones go before them, and of several tables the
 /// first.
 fn merged(members: Vec<(Node, Node)>) -> Result<Vec<(Node, Node)>, String> {
-    let (mut all, mut brought): (Vec<(Node, Node)>, Vec<(Node, Node)>) = Default::default();
+    let (mut all, mut brought) = (Vec::new(), Vec::new());
     for (key, value) in members {
         if key.plain() != Some(MERGE) {
             all.push((key, value.merged()?));

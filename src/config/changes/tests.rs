@@ -237,8 +237,8 @@ fn a_secret_a_store_a_script_and_a_lease_are_named_with_what_they_do_to_counters
         "nothing is kept under another secret"
     );
     // On Redis a lease is part of what a permit means.
-    let redis_text = |lease: &str, prefix: &str| {
-        format!(
+    let redis = |lease: &str, prefix: &str| {
+        outline(&format!(
             "{}\n[store.redis]\nnodes = [\"127.0.0.1:7000\"]\nkey_prefix = \"{prefix}\"\n",
             BASE.replace(
                 "[store]",
@@ -250,9 +250,8 @@ fn a_secret_a_store_a_script_and_a_lease_are_named_with_what_they_do_to_counters
                 "algorithm = \"gcra\"\nquota = 10\nperiod = \"1s\"",
                 "algorithm = \"concurrency\"\nquota = 10"
             )
-        )
+        ))
     };
-    let redis = |lease: &str, prefix: &str| outline(&redis_text(lease, prefix));
     assert_eq!(
         told(&redis("10s", "weir"), &redis("20s", "weir")),
         [
@@ -264,23 +263,29 @@ fn a_secret_a_store_a_script_and_a_lease_are_named_with_what_they_do_to_counters
         told(&redis("10s", "weir"), &redis("10s", "other")),
         ["store: another store (all counters start fresh)", "store.redis.key_prefix: changed"]
     );
-    // The same counters, asked for in another way.
-    let (nodes, one) = ("nodes = [\"127.0.0.1:7000\"]", redis_text("10s", "weir"));
-    for (more, setting) in [
-        ("nodes = [\"127.0.0.1:7001\", \"127.0.0.1:7000\"]", "store.redis.nodes"),
-        (&*format!("{nodes}\ntls = {{}}"), "store.redis.tls"),
-        (&*format!("{nodes}\n[store]\ndeadline = \"250ms\""), "store.deadline"),
+}
+
+#[test]
+fn another_way_to_the_same_redis_keeps_its_counters() {
+    let told = |before: &str, after: &str| {
+        let changes = Changes::between(&outline(before), &outline(after));
+        changes.shown().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let store = "[store]\nengine = \"redis\"\non_store_error = \"deny\"";
+    let nodes = "nodes = [\"127.0.0.1:7000\"]";
+    let text = BASE.replace("[store]", store) + "\n[store.redis]\n" + nodes;
+    let more_nodes = text.replace("\"127.0.0.1:7000\"", "\"127.0.0.1:7001\", \"127.0.0.1:7000\"");
+    let deadline = text.replace(store, &format!("{store}\ndeadline = \"250ms\""));
+    for (other, setting) in [
+        (more_nodes, "store.redis.nodes"),
+        (text.clone() + "\ntls = {}", "store.redis.tls"),
+        (text.clone() + "\nusername = \"weir\"", "store.redis.username"),
+        (deadline, "store.deadline"),
     ] {
-        // A table is written once.
-        let other = match more.split_once("\n[store]\n") {
-            Some((_, deadline)) => one.replace("[store]\n", &format!("[store]\n{deadline}\n")),
-            None => one.replace(nodes, more),
-        };
-        let told = told(&outline(&one), &outline(&other));
+        let told = told(&text, &other);
         assert!(told.len() == 1 && told[0].starts_with(setting), "{setting}: {told:?}");
     }
-    let elsewhere = one.replace("7000", "7001");
-    let told = told(&outline(&one), &outline(&elsewhere));
+    let told = told(&text, &text.replace("7000", "7001"));
     assert_eq!(told[0], "store: another store (all counters start fresh)");
 }
 

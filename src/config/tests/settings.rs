@@ -181,7 +181,10 @@ fn modules_that_read_no_file_have_its_defaults() {
     assert_eq!(config.insight, insight::Settings::default());
     assert_eq!(config.log, telemetry::Settings::default());
     assert_eq!(config.limiter, limit::Settings::default());
-    assert_eq!(config.policy_runtime, policy::RuntimeSettings::default());
+    // How many instances none keeps follows from the workers.
+    let unkept_instances = config.policy_runtime.unkept_instances;
+    let runtime = policy::RuntimeSettings { unkept_instances, ..Default::default() };
+    assert_eq!(config.policy_runtime, runtime);
     assert_eq!(config.policies[0].caps, policy::Caps::default());
     assert_eq!(config.routes[0].inspect, Inspect::default());
     assert_eq!(config.routes[0].extras, Extras::default());

@@ -247,32 +247,6 @@ async fn a_client_with_its_share_of_an_upstream_is_explained() {
 }
 
 #[tokio::test]
-async fn a_policy_without_room_to_run_is_explained() {
-    let upstream = Upstream::start();
-    let config = simple(&upstream.url(), &[DAY])
-        .server("workers = 2")
-        .policy("second", &[DAY])
-        .route("name = \"second\"\npath = \"/second\"\nupstream = \"api\"\npolicy = \"second\"")
-        .more("[server.policies]\ninstances = 2");
-    let weir = Weir::start(&config.text());
-    // One worker takes all the room there is, as each policy runs on it.
-    let mut first = Client::connect(weir.http).await.unwrap();
-    for path in ["/", "/second"] {
-        assert_eq!(first.get(path, &[]).await.unwrap().status, 200);
-    }
-    // Another connection is on the other worker, sooner or later.
-    let refused = eventually_async("a request that is refused", async || {
-        let reply = get(weir.http, "/second", &[("accept", "application/json")]).await;
-        if reply.status == 503 { Ok(reply) } else { Err(reply.status.to_string()) }
-    })
-    .await;
-    let explained = agreed(&weir, &refused);
-    let said = [&explained["cause"], &explained["decision"], &explained["policy"]];
-    assert_eq!(said, ["overload", "failed", "second"], "{explained}");
-    assert_eq!(explained["limits"], serde_json::json!([]), "no limit was asked: {explained}");
-}
-
-#[tokio::test]
 async fn bodies_beyond_what_may_be_buffered_are_explained() {
     let upstream = Upstream::start();
     let policy = "[policies.public]\nuse = \"keyed\"\nconfig.key = \"{body:/key}\"\n\

@@ -290,3 +290,31 @@ async fn a_module_that_cannot_be_a_policy_costs_a_reload_and_nothing_else() {
     assert!(weir.admin_page("/status").text().contains("shoe-size"));
     check("an unknown fact").await;
 }
+
+#[tokio::test]
+async fn a_worker_and_a_reload_find_room_whatever_others_keep() {
+    let upstream = Upstream::start();
+    let text = |quota: u32| {
+        let limit = format!(
+            "name = \"day\", algorithm = \"fixed_window\", quota = {quota}, period = \"1d\""
+        );
+        simple(&upstream.url(), &[&limit])
+            .server("workers = 2")
+            .policy("second", &[&limit])
+            .route("name = \"second\"\npath = \"/second\"\nupstream = \"api\"\npolicy = \"second\"")
+            .more("[server.policies]\ninstances = 2")
+            .text()
+    };
+    let weir = Weir::start(&text(1_000));
+    // One worker would take all the room there is, as each policy runs on it.
+    let mut first = Client::connect(weir.http).await.unwrap();
+    for path in ["/", "/second", "/"] {
+        assert_eq!(first.get(path, &[]).await.unwrap().status, 200);
+    }
+    // Connections of the other worker are among these.
+    for path in ["/second", "/"].repeat(20) {
+        assert_eq!(get(weir.http, path, &[]).await.status, 200);
+    }
+    weir.reload(&text(2_000), "applied");
+    assert_eq!(get(weir.http, "/", &[]).await.status, 200);
+}

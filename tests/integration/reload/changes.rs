@@ -158,7 +158,7 @@ async fn a_hundred_an_hour_edited_to_a_hundred_a_second_works_at_once() {
 async fn a_listener_whose_address_changes_runs_as_it_was_until_the_restart() {
     let upstream = Upstream::start();
     for (line, status) in [("redirect_to_https = 443", 308), ("name = \"int\"", 200)] {
-        let text = simple(&upstream.url(), &[]).listener(line).text();
+        let text = quota(&upstream.url(), 100, "1d").listener(line).text();
         let text = match status {
             200 => text.replace("[[routes]]", "[[routes]]\nlisteners = [\"int\"]"),
             _ => text,

@@ -106,7 +106,7 @@ fn the_manifest_names_what_is_read() {
         ]
     );
     let anthropic = ["body:/model", "body.json:/max_tokens", "body.json:/stream"];
-    assert_eq!(facts("anthropic")[6..9], anthropic);
+    assert_eq!(facts("anthropic")[7..10], anthropic);
     let gemini = facts("gemini");
     assert!(gemini.contains(&"query.alt".to_owned()));
     assert!(gemini.contains(&"body.json:/generation_config/max_output_tokens".to_owned()));

@@ -184,7 +184,7 @@ impl Reader<'_> {
         let mut begin = "(?:".to_owned();
         if self.letters.next_if_eq(&'?').is_some() {
             let mut kind = String::new();
-            while let Some(next) = self.letters.next() {
+            for next in self.letters.by_ref() {
                 kind.push(next);
                 if ":)>'!=".contains(next) && kind != "'" {
                     break;

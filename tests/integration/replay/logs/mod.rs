@@ -507,16 +507,16 @@ fn errors_are_reported_and_destroy_nothing() {
         assert_eq!(ended.code, 2, "{arguments:?}: {}{}", ended.out, ended.err);
         assert!(ended.err.contains(told), "{told}: {}", ended.err);
     }
-    let piped = |target: &str| {
+    let piped = |report: &str, target: &str| {
         let mut command = Command::new(binary());
-        command.args(["replay", "-", "--stopped", target]).current_dir(folder.path());
+        command.args(["replay", "-", report, target]).current_dir(folder.path());
         let log = std::fs::File::open(folder.path().join("access.log")).unwrap();
         let ended = command.stdin(log).output().unwrap();
         (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
     };
-    let (code, told) = piped("access.log");
+    let (code, told) = piped("--stopped", "access.log");
     assert!(code == Some(2) && told.contains("access.log: is read as"), "{code:?} {told}");
-    let (code, told) = piped("/dev/full");
+    let (code, told) = piped("--html", "/dev/full");
     assert!(code == Some(1) && told.contains("/dev/full: "), "{code:?} {told}");
     assert_eq!(std::fs::read_to_string(folder.path().join("proxy.toml")).unwrap(), config);
     assert_eq!(std::fs::read_to_string(folder.path().join("access.log")).unwrap(), common(&log(5)));

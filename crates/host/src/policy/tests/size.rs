@@ -10,30 +10,34 @@ const SHARED: &str = "limits and conditions with their messages, which each poli
 /// Bytes of each module, at most, and why those above 100,000 are larger. A few percent more than
 /// they have.
 const BYTES_MAX: &[(&str, usize, &str)] = &[
-    ("ban", 260_000, SHARED),
-    ("client-ip", 236_000, SHARED),
-    ("concurrent", 251_000, SHARED),
-    ("graphql-cost", 536_000, "a parser of GraphQL, and bodies are read with serde_json"),
-    ("jwt-claim", 322_000, "sets of keys, tokens, and a table of plans"),
-    ("keyed", 239_000, SHARED),
-    ("llm-budget", 415_000, "dialects of several APIs, references in bodies, and prices"),
-    ("login-guard", 293_000, "accounts are found in bodies of several kinds"),
-    ("mcp", 306_000, "messages in JSON, and tables of tools and methods"),
-    ("path-cost", 266_000, "a table of path templates"),
-    ("plans", 296_000, "a table of plans and of who has which"),
-    ("rls", 276_000, "rules for descriptors"),
-    ("send-quota", 288_000, "path templates, and recipients are counted in bodies"),
-    ("tenant", 254_000, SHARED),
+    ("ban", 263_000, SHARED),
+    ("client-ip", 238_000, SHARED),
+    ("concurrent", 253_000, SHARED),
+    ("graphql-cost", 538_000, "a parser of GraphQL, and bodies are read with serde_json"),
+    ("jwt-claim", 328_000, "sets of keys, tokens, and a table of plans"),
+    ("keyed", 241_000, SHARED),
+    ("llm-budget", 418_000, "dialects of several APIs, references in bodies, and prices"),
+    ("login-guard", 298_000, "accounts are found in bodies of several kinds"),
+    ("mcp", 309_000, "messages in JSON, and tables of tools and methods"),
+    ("path-cost", 269_000, "a table of path templates"),
+    ("plans", 302_000, "a table of plans and of who has which"),
+    ("rls", 292_000, "rules for descriptors, with patterns"),
+    ("send-quota", 292_000, "path templates, and recipients are counted in bodies"),
+    ("tenant", 256_000, SHARED),
 ];
 
 #[test]
 fn modules_are_no_larger_than_they_need_to_be() {
+    let mut too_large = Vec::new();
     for (name, module) in modules() {
         let bytes = module.len();
         println!("{name}: {bytes} bytes");
         let known = BYTES_MAX.iter().find(|(known, ..)| *known == name);
         let (_, most, why) = known.unwrap_or_else(|| panic!("{name} has no size: {bytes} bytes"));
         assert!(*most <= 100_000 || !why.is_empty(), "why is {name} so large?");
-        assert!(bytes <= *most, "{name} has {bytes} bytes, {most} at most");
+        if bytes > *most {
+            too_large.push(format!("{name} has {bytes} bytes, {most} at most"));
+        }
     }
+    assert!(too_large.is_empty(), "{too_large:#?}");
 }
