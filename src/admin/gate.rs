@@ -151,10 +151,13 @@ fn is_same_origin(origin: &[u8], host: Option<&str>) -> bool {
     origin.zip(host).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host))
 }
 
-/// Whether a browser says that it is to show the answer as a page of its own.
+/// Whether a browser says that it is to show the answer as a page of its own, and not in a frame.
 fn is_navigation(request: &Request) -> bool {
-    let mut modes = request.fields.get_all("sec-fetch-mode");
-    modes.next() == Some(b"navigate") && modes.next().is_none()
+    let is = |name: &str, expected: &[u8]| {
+        let mut values = request.fields.get_all(name);
+        values.next() == Some(expected) && values.next().is_none()
+    };
+    is("sec-fetch-mode", b"navigate") && is("sec-fetch-dest", b"document")
 }
 
 impl Token {
@@ -281,13 +284,14 @@ mod tests {
         assert_eq!((of("POST", "same-origin"), of("POST", "none")), (200, 200));
         for site in ["cross-site", "same-site", ""] {
             assert_eq!((of("POST", site), of("DELETE", site)), (403, 403), "{site}");
-            let get = |mode: &str| {
-                let host = ("host", "localhost:9901");
-                let fields = [host, ("sec-fetch-site", site), ("sec-fetch-mode", mode)];
+            let get = |mode: &str, dest: &str| {
+                let (host, site) = (("host", "localhost:9901"), ("sec-fetch-site", site));
+                let fields = [host, site, ("sec-fetch-mode", mode), ("sec-fetch-dest", dest)];
                 status(&settings, "GET", "/events", &fields)
             };
-            assert_eq!(get("navigate"), 200, "a page that is opened by a link");
-            assert_eq!((get("no-cors"), get("cors"), of("GET", site)), (403, 403, 403), "{site}");
+            assert_eq!(get("navigate", "document"), 200, "a page that is opened by a link");
+            assert_eq!(get("navigate", "iframe"), 403, "{site}");
+            assert_eq!((get("no-cors", "image"), of("GET", site)), (403, 403), "{site}");
         }
         assert_eq!(of("GET", "same-origin"), 200);
     }

@@ -187,7 +187,7 @@ impl Notes {
         let bytes = match files::read(file, PEM_BYTES_MAX) {
             Ok(bytes) => bytes,
             Err(why) => {
-                self.watched.borrow_mut().push(Watch::absent(file));
+                self.watched.borrow_mut().push(Watch::now(file));
                 if file.exists() {
                     let found = format!("{} ({why})", file.display());
                     table.found(found, "a file that Weir may read, as it writes it");

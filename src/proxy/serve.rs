@@ -11,6 +11,7 @@ use crate::wire::{self, Body, Request, Response};
 use super::context::RequestContext;
 use super::decide::Decided;
 use super::decide::admit::Question;
+use super::decide::content::ReadBody;
 use super::decide::facts::{Facts, RequestView};
 use super::decide::policy_fields::{self, PolicyFields};
 use super::forward::Admitted;
@@ -132,11 +133,18 @@ pub(super) async fn admit<'l>(
         query.of(bodiless_view(request, target, peer, &context.received, of))
     });
     drop(found);
-    let edited = context.decided.as_mut().and_then(|decided| decided.edited.take());
-    let (body, is_edited) =
-        edited.zip(read).map_or((body, false), |(edited, read)| (read.replaced(edited), true));
+    let (body, is_edited) = edited(body, read, context.decided.as_mut());
     let NormalHead { authority, upgrade } = head;
     Ok(Admitted { snapshot, route, authority, upgrade, body, is_edited, fields, owner, rewritten })
+}
+
+/// The body with what the policy has set in it, and whether it has set anything.
+#[inline]
+fn edited(body: Body, read: Option<ReadBody>, decided: Option<&mut Decided>) -> (Body, bool) {
+    match (decided.and_then(|decided| decided.edited.take()), read) {
+        (Some(edited), Some(read)) => (read.replaced(edited), true),
+        _ => (body, false),
+    }
 }
 
 /// The protocol that a request asks to switch to, if it would be sent on with it: what is known

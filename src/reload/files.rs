@@ -33,6 +33,7 @@ struct Places {
     names: HashSet<PathBuf>,
     /// Where these names are.
     directories: Vec<PathBuf>,
+    known_directories: HashSet<PathBuf>,
     /// Folders of which every name counts.
     folders: HashSet<PathBuf>,
 }
@@ -57,7 +58,7 @@ impl Places {
     }
 
     fn add(&mut self, directory: &Path) {
-        if !self.directories.iter().any(|known| known == directory) {
+        if self.known_directories.insert(directory.to_path_buf()) {
             self.directories.push(directory.to_path_buf());
         }
     }
@@ -85,7 +86,7 @@ impl Watches {
     }
 
     fn at(places: &Places, files: &[Watch], changed: &Arc<Notify>) -> notify::Result<Self> {
-        let Places { names, directories, folders } = places.clone();
+        let Places { names, directories, folders, .. } = places.clone();
         let changed = Arc::clone(changed);
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             if event.as_ref().map_or(true, |event| is_change(event, &names, &folders)) {
@@ -102,13 +103,13 @@ impl Watches {
         }
         for directory in directories.iter().take(DIRECTORIES_MAX) {
             let watched = watcher.watch(directory, RecursiveMode::NonRecursive);
-            let needed = files.iter().any(|file| file.path().parent() == Some(directory));
+            let needed = || files.iter().any(|file| file.path().parent() == Some(directory));
             match watched {
                 Ok(()) => {}
                 // It was removed in the meantime. The directory above it is watched already and
                 // reports when it comes back.
                 Err(_) if !directory.is_dir() => {}
-                Err(error) if needed => return Err(error),
+                Err(error) if needed() => return Err(error),
                 Err(error) => {
                     tracing::debug!(%error, directory = %directory.display(), "not watched")
                 }

@@ -215,11 +215,15 @@ impl<B: FnMut(Reason) -> BuildReport> WatchLoop<'_, B> {
             // The files count as read, so that the same content does not cause the next panic.
             BuildReport::refused(self.files.iter().map(|file| Watch::now(file.path())).collect())
         });
+        let same_paths =
+            answer.files.iter().map(Watch::path).eq(self.files.iter().map(Watch::path));
         self.files = answer.files;
-        // Also if the paths are the same: a link on the way to one may have been replaced, and
-        // whoever asked for a reload came before that was looked at.
-        self.renew_watches();
-        self.notice_missed();
+        // A changed file was found after the watches were renewed. Whoever asks may come before
+        // that: a link on the way to a file may have been replaced, and its watch be of the old.
+        if !same_paths || reason != Reason::FileChanged {
+            self.renew_watches();
+            self.notice_missed();
+        }
         self.reloads.inc(answer.result);
         let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::info!(result = answer.result.label(), reason = reason.label(), ms, "reload");

@@ -157,11 +157,17 @@ fn read_requests(path: &Path, instead: Option<[&Path; 2]>) -> Result<ExampleFile
     Ok((requests.config, requests.start_us, first))
 }
 
+/// Maximum size of a file that is looked into for what it is.
+const SNIFFED_MAX: u64 = 1 << 20;
+
 /// Whether it is a file of requests, by its name or by what is in it.
 fn is_requests(path: &Path) -> bool {
+    // Not of a pipe, which can be read once only.
     let has_some = || {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        text.lines().any(|line| line.trim_end() == "[[requests]]")
+        let is_file =
+            std::fs::metadata(path).is_ok_and(|it| it.is_file() && it.len() <= SNIFFED_MAX);
+        let text = is_file.then(|| std::fs::read_to_string(path).ok()).flatten();
+        text.unwrap_or_default().lines().any(|line| line.trim_end() == "[[requests]]")
     };
     path.file_name().is_some_and(|name| name == REQUESTS) || has_some()
 }

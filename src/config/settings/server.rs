@@ -211,8 +211,8 @@ section! {
     pool = ["[server.policies]"], "What all policies share.";
     // Each instance reserves some GiB of address space, of which a process has 128 TiB.
     INSTANCES "instances": Is<Whole<u32>> = whole(1..=10_000, 1_000), restart,
-        "Instances of all policies over all workers, at least one for each worker; beyond that, \
-         requests are answered with 503.";
+        "Instances of all policies that are kept for a next call, over all workers, at least one \
+         for each worker. Beyond that, a call starts one of its own.";
     CORE_INSTANCES "core_instances": Is<Whole<u32>> = whole(1..=1_000, 50), restart,
         "Core modules of one instance; a Python guest has 38.";
     MEMORIES "memories": Is<Whole<u32>> = whole(1..=100, 4), restart,

@@ -251,7 +251,8 @@ impl Authority {
 /// Whether digits without leading zeros, at most five, are the number of a port. Texts of equal
 /// length are ordered as their numbers.
 fn is_port(digits: &[u8]) -> bool {
-    digits.len() < PORT_MAX.len() || digits <= PORT_MAX
+    // The first digit tells it of most.
+    digits.len() < PORT_MAX.len() || digits.first() < PORT_MAX.first() || digits <= PORT_MAX
 }
 
 /// The scheme's default port.

@@ -48,10 +48,9 @@ impl Drop for CountedInstance {
 }
 
 impl Bounds {
-    /// Whether an instance may be kept for a later call. The last places are for threads that have
-    /// none: those that others keep they could not get.
+    /// Whether an instance may be kept for a later call. The places beyond these are for threads
+    /// that have none: those that others keep they could not get.
     pub(super) fn may_keep(&self) -> bool {
-        let RuntimeSettings { instances, unkept_instances, .. } = *self.pool;
-        self.instances.0.load(Ordering::Relaxed) <= instances.saturating_sub(unkept_instances)
+        self.instances.0.load(Ordering::Relaxed) <= self.pool.instances
     }
 }

@@ -64,8 +64,8 @@ impl Default for BreakerSettings {
 pub struct RuntimeSettings {
     /// `instances` of all policies and all workers together.
     pub instances: u32,
-    /// How many of these are never kept for the next call, but started for it: one for each thread
-    /// that may call a guest, so that it finds a place whatever other threads keep.
+    /// How many more there may be that are not kept for a next call: one for each thread that may
+    /// call a guest, so that it finds a place whatever other threads keep.
     pub unkept_instances: u32,
     /// `core_instances` of one instance: a Python guest has 38.
     pub core_instances: u32,

@@ -222,7 +222,8 @@ fn lower_priority() {
 /// Instances in a pool, where a fresh one is cheapest. It reserves terabytes of address space, and
 /// no memory.
 fn pooling(settings: &RuntimeSettings) -> Config {
-    let RuntimeSettings { instances, core_instances, memories, tables, .. } = *settings;
+    let RuntimeSettings { core_instances, memories, tables, .. } = *settings;
+    let instances = settings.instances.saturating_add(settings.unkept_instances);
     let mut pool = PoolingAllocationConfig::default();
     pool.total_component_instances(instances)
         .total_core_instances(instances.saturating_mul(CORE_INSTANCES_EACH).max(core_instances))

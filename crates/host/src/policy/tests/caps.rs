@@ -82,7 +82,7 @@ fn a_full_pool_names_its_setting_and_is_overload() {
 
 #[test]
 fn what_one_thread_keeps_leaves_places_for_others_and_for_a_new_configuration() {
-    let pool = RuntimeSettings { instances: 3, unkept_instances: 2, ..RuntimeSettings::default() };
+    let pool = RuntimeSettings { instances: 1, unkept_instances: 2, ..RuntimeSettings::default() };
     let runtime = Runtime::with(&pool, fuzzing::known_facts()).unwrap();
     let build = || Policy::build(&runtime, &settings(misbehaving(), "{}"), &Metrics::new(1));
     let policies: Vec<_> = (0..3).map(|_| build().unwrap()).collect();
