@@ -77,8 +77,8 @@ impl Settings {
             ));
         }
         let reads = matches!(request.method, Method::GET | Method::HEAD);
-        // Another site's page may link here. It could not read what it loads as an image or the
-        // like, but hold a viewer's place, or have counters searched.
+        // Another site's page may link here. If it loads a page of these as an image or in a frame,
+        // it can't read it, but it can take a viewer's place or start a search of counters.
         if is_cross_site(request) && !(reads && is_navigation(request)) {
             return Err((
                 StatusCode::FORBIDDEN,

@@ -15,7 +15,6 @@ use super::{CONFIG_DEFAULT, EXIT_WRONG, wrong, wrong_config};
 use crate::app::{self, ReplayError, ReplayObserver, ReplayRun};
 use crate::cli::print::{err, errln, out, outln};
 use crate::clock;
-use crate::reload;
 use crate::replay::report::{ReplayReport, stopped_line};
 use crate::replay::{
     Client, DecidedRequest, FILES_MAX, FORMATS, Format, LinePattern, Logs, Progress, Reading,
@@ -115,11 +114,8 @@ impl Replay {
         let logs = logs.map_err(|unreadable| wrong(&unreadable.to_string()))?;
         // Before the work that would be lost if one could not be written.
         let configs = [Some(&candidate), against.as_ref()];
-        let read_files: Vec<&Path> = configs
-            .into_iter()
-            .flatten()
-            .flat_map(|config| config.watched.iter().map(reload::Watch::path))
-            .collect();
+        let read_files: Vec<&Path> =
+            configs.into_iter().flatten().flat_map(|config| config.files()).collect();
         let page = self.output(self.html.as_deref(), &read_files)?;
         let stopped = self.output(self.stopped.as_deref(), &read_files)?;
         if let (Some(page), Some(stopped)) = (&page, &stopped)

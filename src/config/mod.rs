@@ -363,6 +363,11 @@ impl ConfigErrors {
 }
 
 impl Config {
+    /// The files that it was read from, those that are named in it included.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.watched.iter().map(Watch::path)
+    }
+
     /// Reads and checks a file, and the files that it names. If one of them changes meanwhile, all
     /// are read again: where a mounted directory is replaced as a whole, what was read would
     /// otherwise be partly old and partly new, which nobody wrote.

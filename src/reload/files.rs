@@ -17,11 +17,11 @@ use tokio::sync::Notify;
 
 use super::Watch;
 
-/// Maximum number of files that are watched: more than a configuration usually names. Of the rest a
-/// reload has to be asked for.
+/// Maximum number of files that are watched, more than a configuration usually names. A change of
+/// any other file takes effect at the next reload.
 const FILES_MAX: usize = 65_536;
-/// Maximum number of directories that are watched, each by one watch of the kernel. Of files in the
-/// rest a reload has to be asked for.
+/// Maximum number of directories that are watched; each takes one of the kernel's watches. A change
+/// in any other directory takes effect at the next reload.
 const DIRECTORIES_MAX: usize = 1_024;
 /// Symbolic links that are followed on the way to one file: the kernel's limit.
 const LINKS_MAX: usize = 40;

@@ -218,8 +218,9 @@ impl<B: FnMut(Reason) -> BuildReport> WatchLoop<'_, B> {
         let same_paths =
             answer.files.iter().map(Watch::path).eq(self.files.iter().map(Watch::path));
         self.files = answer.files;
-        // A changed file was found after the watches were renewed. Whoever asks may come before
-        // that: a link on the way to a file may have been replaced, and its watch be of the old.
+        // A change that was found by comparing files needs nothing here: the watches were renewed
+        // before the comparison. A reload that was asked for may come right after a link was
+        // replaced, while the watches are still on the link's old target.
         if !same_paths || reason != Reason::FileChanged {
             self.renew_watches();
             self.notice_missed();

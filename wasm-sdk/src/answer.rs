@@ -259,8 +259,8 @@ impl Limit {
 }
 
 impl Adjustment {
-    /// Gives back `units` of what the request took; at most what it took, so that `u64::MAX` is all
-    /// of it. The limit's refund must be [`Refund::BySettle`].
+    /// Gives back `units`, but never more than the request took: `u64::MAX` gives all of it back.
+    /// The limit's refund must be [`Refund::BySettle`].
     #[must_use]
     pub fn give_back(limit: impl Into<String>, units: u64) -> Self {
         let units = units.min(AMOUNT_MAX);

@@ -255,9 +255,9 @@ fn drain(messages: &Receiver<Message>) {
     }
 }
 
-/// Writes all, and returns how many bytes were written before an error. Another process may have
-/// made the output non-blocking, as it is one file for all who have it open: what it has no room for
-/// waits.
+/// Writes all, and returns how many bytes were written before an error. The output may be
+/// non-blocking, since any process that has it open can make it so: then this waits until it takes
+/// more.
 fn write_all(output: BorrowedFd<'_>, bytes: &[u8]) -> usize {
     let mut written = 0;
     while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {

@@ -48,8 +48,8 @@ impl Drop for CountedInstance {
 }
 
 impl Bounds {
-    /// Whether an instance may be kept for a later call. The places beyond these are for threads
-    /// that have none: those that others keep they could not get.
+    /// Whether an instance may be kept for a later call. The pool has room for some more, so that a
+    /// thread without an instance can start one: it can't use those that other threads keep.
     pub(super) fn may_keep(&self) -> bool {
         self.instances.0.load(Ordering::Relaxed) <= self.pool.instances
     }

@@ -62,10 +62,10 @@ impl Default for BreakerSettings {
 /// What all policies of the process share: `[server.policies]`, and where compiled code is cached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeSettings {
-    /// `instances` of all policies and all workers together.
+    /// `instances` that may be kept for a next call, of all policies and workers together.
     pub instances: u32,
-    /// How many more there may be that are not kept for a next call: one for each thread that may
-    /// call a guest, so that it finds a place whatever other threads keep.
+    /// How many more there may be that are not kept: one for each thread that may call a guest, so
+    /// that a thread can start one even if others keep all `instances`.
     pub unkept_instances: u32,
     /// `core_instances` of one instance: a Python guest has 38.
     pub core_instances: u32,

@@ -13,8 +13,8 @@ use super::instance::Instance;
 use super::remember::{DecisionCache, Expiry, THREAD_BYTES_MAX};
 use crate::clock::Clock;
 
-/// Maximum number of policies of which one thread keeps an instance and decisions; the oldest one is
-/// replaced. More than a configuration has: each of them would then be started and asked anew.
+/// Maximum number of policies of which one thread keeps an instance and decisions; the oldest one
+/// is replaced. More than a configuration has, as each would then be started and asked anew.
 const POLICIES_PER_THREAD_MAX: usize = 4_096;
 
 /// Bytes of cached decisions, of all workers together.
