@@ -66,7 +66,9 @@ if (typeof process.execve === "function") {
   process.removeAllListeners("warning");
   process.execve(program, [program, ...words], process.env);
 }
-const child = spawn(program, words, { stdio: "inherit" });
+// Before the program starts: a signal without a handler would end this process and leave the program
+// behind. Handlers run after this script, so they find the child.
+let child;
 for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) {
   process.on(signal, () => child.kill(signal));
 }
@@ -75,6 +77,7 @@ process.on("SIGUSR2", () => {
     `weir-proxy: SIGUSR2 is ignored: a new process can take over with Node.js 22.15 or later, found ${process.version}; restart instead`,
   );
 });
+child = spawn(program, words, { stdio: "inherit" });
 child.on("error", (error) => {
   console.error(`weir-proxy: ${error.message}`);
   process.exit(1);

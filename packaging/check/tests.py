@@ -1,6 +1,8 @@
 """What can be seen of the packages without building the program: `python packaging/check/tests.py`,
 with Python 3.11 or later. Small programs take its place."""
 
+import contextlib
+import faulthandler
 import io
 import json
 import os
@@ -13,6 +15,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -25,6 +28,8 @@ import unpack_image
 import wheel
 
 WAIT_SECONDS = 20
+# All tests together. They take some seconds.
+ALL_SECONDS = 300
 
 
 class Folder(unittest.TestCase):
@@ -86,22 +91,56 @@ while :; do sleep 0.05; done
 @unittest.skipUnless(shutil.which("node"), "node is missing")
 class Npm(Folder):
     def test_a_parent_stays_as_long_as_its_program(self):
-        name = f"weir-proxy-linux-{ {'x86_64': 'x64', 'aarch64': 'arm64'}[platform.machine()]}"
-        packages = {name.removeprefix("weir-proxy-"): name}
-        self.write("weir.js", npm.START.replace("PACKAGES", json.dumps(packages)))
-        self.write(f"node_modules/{name}/bin/weir", PROGRAM, 0o755)
         # As on Node.js before 22.15.
         old = self.write("old.js", "delete process.execve;\n")
-        run = ["node", "--require", old, self.folder / "weir.js"]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        with subprocess.Popen(run, **pipes) as launcher:
+        with self.launched(old) as launcher:
             self.assertEqual(launcher.stdout.readline(), "ready\n")
             launcher.send_signal(signal.SIGUSR2)
             self.assertIn("SIGUSR2 is ignored", launcher.stderr.readline())
             self.assertIsNone(launcher.poll())
             launcher.send_signal(signal.SIGTERM)
-            self.assertEqual(launcher.communicate(timeout=WAIT_SECONDS)[0], "ended\n")
+            self.assertEqual(launcher.communicate()[0], "ended\n")
             self.assertEqual(launcher.returncode, 7)
+
+    def test_a_signal_right_at_the_start_reaches_the_parent(self):
+        early = """
+            delete process.execve;
+            const children = require("node:child_process");
+            const { spawn } = children;
+            children.spawn = (...words) => {
+              const child = spawn(...words);
+              process.kill(process.pid, "SIGUSR2");
+              return child;
+            };
+        """
+        with self.launched(self.write("early.js", early)) as launcher:
+            self.assertIn("SIGUSR2 is ignored", launcher.stderr.readline())
+            self.assertEqual(launcher.stdout.readline(), "ready\n")
+            launcher.send_signal(signal.SIGTERM)
+            self.assertEqual(launcher.communicate()[0], "ended\n")
+
+    @contextlib.contextmanager
+    def launched(self, required):
+        """The launcher, after a script of its own. It and its program end after WAIT_SECONDS."""
+        name = f"weir-proxy-linux-{ {'x86_64': 'x64', 'aarch64': 'arm64'}[platform.machine()]}"
+        packages = {name.removeprefix("weir-proxy-"): name}
+        self.write("weir.js", npm.START.replace("PACKAGES", json.dumps(packages)))
+        self.write(f"node_modules/{name}/bin/weir", PROGRAM, 0o755)
+        run = ["node", "--require", required, self.folder / "weir.js"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(run, start_new_session=True, **pipes) as launcher:
+
+            def end():
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(launcher.pid, signal.SIGKILL)
+
+            timer = threading.Timer(WAIT_SECONDS, end)
+            timer.start()
+            try:
+                yield launcher
+            finally:
+                timer.cancel()
+                end()
 
 
 class Homebrew(unittest.TestCase):
@@ -190,4 +229,5 @@ class Archive(Folder):
 
 
 if __name__ == "__main__":
+    faulthandler.dump_traceback_later(ALL_SECONDS, exit=True)
     unittest.main()
