@@ -53,7 +53,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::{self, Clock};
-use crate::config::{Changes, Config, ConfigErrors};
+use crate::config::{Changes, Config, ConfigErrors, Outline};
 use crate::engine::{Engine, ReceiveError};
 use crate::fetch::Documents;
 use crate::limit::{Limiter, RetiredLimiter};
@@ -146,6 +146,8 @@ struct Instance {
     admin_drain: Drain,
     /// The shutdown is announced: `/ready` says no, and everything is still served.
     leaving: AtomicBool,
+    /// What the configuration said that this process began with.
+    started: Outline,
     started_us: i64,
     reloads: Reloads,
     page: LivePage,
@@ -321,6 +323,7 @@ impl App {
         let (insight, otlp) = observing(&built, &metrics, &clock)?;
         let observers = Observers { insight: insight.clone(), tracer: otlp.tracer() };
         let applied = AppliedConfig::new(built, snapshot, None, descriptors, &builder.budget);
+        let started = applied.built.outline.clone();
         let current = CurrentConfig::new(applied);
         let running = Arc::new(Instance {
             live: Live::observed(current.snapshot(), observers),
@@ -333,6 +336,7 @@ impl App {
             reloading: Mutex::default(),
             retired: Mutex::default(),
             builder,
+            started,
             started_us: clock.wall_us(),
             reloads: Reloads::default(),
             page: LivePage::default(),
@@ -396,6 +400,7 @@ impl App {
     /// Returns how long the configuration wants to wait for that.
     pub fn announce_shutdown(&self) -> Duration {
         self.running.leaving.store(true, Ordering::SeqCst);
+        self.running.live.announce_shutdown();
         self.running.current.load().built.shutdown_delay
     }
 
@@ -556,7 +561,7 @@ impl Reloader {
         telemetry::apply(&built.log);
         built.warn(Some(current));
         built.prepare();
-        let changes = Changes::between(&current.outline, &built.outline);
+        let changes = Changes::of_reload(&running.started, &current.outline, &built.outline);
         reloads::log(&changes);
         let built = built.started_as(current);
         built.resize_engine();

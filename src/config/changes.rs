@@ -258,6 +258,10 @@ impl Change {
         self.effect.is_some_and(|effect| effect != Effect::Kept)
     }
 
+    fn needs_restart(&self) -> bool {
+        self.effect == Some(Effect::Restart)
+    }
+
     /// The change as the admin pages show it.
     #[must_use]
     pub fn json(&self) -> Value {
@@ -281,14 +285,41 @@ impl fmt::Display for Change {
     }
 }
 
+fn found_between(before: &Outline, after: &Outline) -> Vec<Change> {
+    let mut found = Vec::new();
+    after.counting.compare(&before.counting, &mut found);
+    policies::compare(before, after, &mut found);
+    before.written.compare(&after.written, &mut found);
+    found
+}
+
 impl Changes {
     /// What `after` changes in `before`.
     #[must_use]
     pub fn between(before: &Outline, after: &Outline) -> Self {
-        let mut found = Vec::new();
-        after.counting.compare(&before.counting, &mut found);
-        policies::compare(before, after, &mut found);
-        before.written.compare(&after.written, &mut found);
+        Self::of(found_between(before, after))
+    }
+
+    /// What a reload changes that replaces `before` with `after` in a process that began with
+    /// `started`. A setting that has its value of then again needs no restart.
+    #[must_use]
+    pub fn of_reload(started: &Outline, before: &Outline, after: &Outline) -> Self {
+        let mut found = found_between(before, after);
+        if found.iter().any(Change::needs_restart) {
+            let since = found_between(started, after);
+            let is_pending = |change: &Change| {
+                since.iter().any(|own| own.needs_restart() && own.setting == change.setting)
+            };
+            for change in found.iter_mut().filter(|change| change.needs_restart()) {
+                if !is_pending(change) {
+                    change.effect = None;
+                }
+            }
+        }
+        Self::of(found)
+    }
+
+    fn of(mut found: Vec<Change>) -> Self {
         // The sort is stable: within each half the order is that of the sections above.
         found.sort_by_key(|change| (!change.is_warning(), change.effect.is_none()));
         let left_off = found.len().saturating_sub(CHANGES_SHOWN_MAX);

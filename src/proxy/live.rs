@@ -83,6 +83,12 @@ impl Live {
         Arc::new(Self { source, stamp, cut, observers, calls: CallState::default() })
     }
 
+    /// This process is about to end: who asks for decisions, and for its health, is told so, and
+    /// can go elsewhere.
+    pub fn announce_shutdown(&self) {
+        self.calls.leave();
+    }
+
     /// Makes requests that end before their replies do count as cut by the shutdown, not as given
     /// up by its client. Call it before closing connections.
     pub fn cut(&self) {

@@ -220,7 +220,7 @@ pub const CRATES: &[Belongs] = &[
         why: "only http1 knows the syntax of HTTP/1.1",
     },
     Belongs {
-        crates: &["prost"],
+        crates: &["prost", "prost_types"],
         to: &["otlp/", "proxy/receive/call/"],
         why: "only otlp and calls of Envoy's rate limit service are protobuf",
     },

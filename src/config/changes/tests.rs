@@ -386,6 +386,13 @@ fn changes_that_need_a_restart_say_so_and_the_lines_are_bounded() {
             "server.workers: added (needs a restart)"
         ]
     );
+    // In a process that began with it, one that is taken back needs none, and another does.
+    let started = outline(BASE);
+    let with = |workers| outline(&format!("{BASE}\n[server]\nworkers = {workers}\n"));
+    let of_reload =
+        |before: &Outline, after: &Outline| Changes::of_reload(&started, before, after).to_string();
+    assert_eq!(of_reload(&with(1), &with(2)), "server.workers: 1 -> 2 (needs a restart)");
+    assert_eq!(of_reload(&with(1), &started), "server.workers: removed");
     let many =
         (0..100).map(|number| format!("[[routes]]\npath = \"/{number}\"\nupstream = \"api\"\n"));
     let more = format!("quota = 99\nperiod = \"1m\"\n{}", many.collect::<String>());

@@ -5,13 +5,15 @@
 //! A call is decided by the policy of its domain's route, along the same phases as a request, and
 //! nothing is forwarded (`decide`). `held` has the decisions whose end is reported later, `answers`
 //! the answers to calls that may be sent again, and `streams` those that are open; together they
-//! are the `state`.
+//! are the `state`. `pieces` is the reply to a stream.
 
 mod answers;
 mod api;
 mod decide;
 pub(super) mod held;
+mod pieces;
 mod quota;
+mod reflection;
 mod rls;
 pub(super) mod state;
 pub(super) mod streams;
@@ -27,17 +29,20 @@ use crate::wire::{Fields, Known, Request, Response};
 use super::context::RequestContext;
 use super::live::{Live, LocalSnapshot};
 use super::receive::call::api::Operation;
+use super::receive::call::health::{HEALTH_CHECK, is_about_us};
 use super::receive::call::json::JSON_CALL;
 use super::receive::call::quota::STREAM_QUOTAS;
+use super::receive::call::reflection::{REFLECT, REFLECT_ALPHA};
 use super::receive::call::rls::SHOULD_RATE_LIMIT;
 use super::receive::target;
-use super::refusal::Refusal;
+use super::refusal::{CallError, Refusal};
 use super::reply;
+use super::reply::grpc::{INVALID_ARGUMENT, NOT_FOUND};
+use super::route::body;
 use rls::Form;
+use state::CallState;
 
-/// The path of gRPC's own health service.
-const GRPC_HEALTH: &str = "/grpc.health.v1.Health/Check";
-/// The same over HTTP, as envoyproxy/ratelimit has it.
+/// The page of Weir's health, as envoyproxy/ratelimit has it.
 const HEALTH: &str = "/healthcheck";
 /// The description of the HTTP API.
 const OPENAPI: &str = "/v1/openapi.json";
@@ -67,16 +72,22 @@ pub(super) async fn handle(
         (&Method::POST, STREAM_QUOTAS, _) if context.received.grpc => {
             quota::answer(live, state, request, peer, context)
         }
-        (&Method::POST, GRPC_HEALTH, _) if context.received.grpc => {
-            context.answer_call(None, reply::rls::healthy())
+        (&Method::POST, REFLECT | REFLECT_ALPHA, _) if context.received.grpc => {
+            reflection::answer(local, state, request, context)
+        }
+        (&Method::POST, HEALTH_CHECK, _) if context.received.grpc => {
+            pin!(health(local, state, request, context)).await
         }
         (&Method::POST, _, Some(operation)) => {
             pin!(api::answer(local, state, operation, request, peer, context)).await
         }
         (_, _, Some(_)) => context.refuse(&Refusal::MethodNotAllowed("POST".to_owned())),
         (&Method::GET | &Method::HEAD, HEALTH, _) => {
-            let ok = reply::complete(is_head, StatusCode::OK, Fields::new(), &b"OK\n"[..]);
-            context.answer_call(None, ok)
+            let (status, text) = match state.is_leaving() {
+                true => (StatusCode::SERVICE_UNAVAILABLE, &b"shutting down\n"[..]),
+                false => (StatusCode::OK, &b"OK\n"[..]),
+            };
+            context.answer_call(None, reply::complete(is_head, status, Fields::new(), text))
         }
         (&Method::GET | &Method::HEAD, OPENAPI, _) => {
             let mut fields = Fields::new();
@@ -87,6 +98,42 @@ pub(super) async fn handle(
         }
         _ => context.refuse(&Refusal::NotFound),
     }
+}
+
+/// Answers a call of gRPC's health service.
+async fn health(
+    local: &LocalSnapshot,
+    state: &CallState,
+    mut request: Request,
+    context: Box<RequestContext>,
+) -> Response {
+    let body = body::call(std::mem::take(&mut request.body), local.snapshot());
+    let buffered_bytes_max = local.snapshot().settings.buffered_bytes_max;
+    match is_about_us(body, buffered_bytes_max).await {
+        Ok(true) => context.answer_call(None, reply::rls::health(!state.is_leaving())),
+        Ok(false) => {
+            let mut reply = context.refuse(&Refusal::NotFound);
+            reply.fields.set("grpc-status", NOT_FOUND);
+            reply
+        }
+        Err(refusal) => refuse(context, &refusal),
+    }
+}
+
+/// Refuses a call of gRPC.
+fn refuse(context: Box<RequestContext>, refusal: &Refusal) -> Response {
+    let status = match refusal {
+        Refusal::BadRequest(_)
+        | Refusal::BodyTooLarge { .. }
+        | Refusal::Call(CallError::Malformed(_)) => Some(INVALID_ARGUMENT),
+        Refusal::Call(CallError::NoDomain) => Some(NOT_FOUND),
+        _ => None,
+    };
+    let mut reply = context.refuse(refusal);
+    if let Some(status) = status {
+        reply.fields.set("grpc-status", status);
+    }
+    reply
 }
 
 /// Whether a listener serves decisions.

@@ -11,9 +11,8 @@ use crate::proxy::decide::descriptors::Shares;
 use crate::proxy::live::LocalSnapshot;
 use crate::proxy::receive::call::Call;
 use crate::proxy::receive::call::api::Operation;
-use crate::proxy::refusal::{CallError, Refusal};
+use crate::proxy::refusal::Refusal;
 use crate::proxy::reply;
-use crate::proxy::reply::grpc::{INVALID_ARGUMENT, NOT_FOUND};
 use crate::proxy::route::body;
 use crate::wire::{Known, Request, Response};
 
@@ -85,19 +84,6 @@ pub(super) async fn answer(
             context.answer_call(Some(&refusal), written(&answer))
         }
         (_, Err(refusal)) if form == Form::Json => context.refuse(&refusal),
-        (_, Err(refusal)) => {
-            let status = match refusal {
-                Refusal::BadRequest(_)
-                | Refusal::BodyTooLarge { .. }
-                | Refusal::Call(CallError::Malformed(_)) => Some(INVALID_ARGUMENT),
-                Refusal::Call(CallError::NoDomain) => Some(NOT_FOUND),
-                _ => None,
-            };
-            let mut reply = context.refuse(&refusal);
-            if let Some(status) = status {
-                reply.fields.set("grpc-status", status);
-            }
-            reply
-        }
+        (_, Err(refusal)) => super::refuse(context, &refusal),
     }
 }

@@ -105,9 +105,9 @@ pub(in crate::proxy) fn json(response: &RateLimitResponse) -> Response {
     reply
 }
 
-/// The answer to a call of gRPC's health service: it serves.
-pub(in crate::proxy) fn healthy() -> Response {
-    message(framed(&HealthCheckResponse { status: 1 }))
+/// The answer to a call of gRPC's health service: it serves, or does not any more.
+pub(in crate::proxy) fn health(is_serving: bool) -> Response {
+    message(framed(&HealthCheckResponse { status: if is_serving { 1 } else { 2 } }))
 }
 
 /// A whole answer of gRPC.

@@ -4,8 +4,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use rustix::process::Signal;
 
 use crate::harness::client::get_blocking;
 use crate::harness::redis::Redis;
@@ -253,7 +255,7 @@ async fn a_caller_may_name_another_limit_and_a_wrong_one_is_its_own_mistake() {
 
 #[tokio::test]
 async fn what_is_no_call_ends_alone() {
-    let (weir, client) = start(config("")).await;
+    let (_weir, client) = start(config("")).await;
     let status = async |domain: &str, descriptors: &[Descriptor]| {
         client.ask(domain, descriptors).await.unwrap_err().status
     };
@@ -273,11 +275,53 @@ async fn what_is_no_call_ends_alone() {
     let other = client.call_at("/envoy.service.ratelimit.v3.RateLimitService/Other", framed(&[]));
     assert_eq!(other.await.unwrap_err().status, "12");
     assert_eq!(client.ask("edge", &[user("a")]).await.unwrap().left(), [2]);
-    // Health: over gRPC and over HTTP.
-    let healthy = client.call_at("/grpc.health.v1.Health/Check", framed(&[])).await.unwrap();
-    assert_eq!(&healthy[..], [8, 1]);
-    let page = tokio::task::spawn_blocking(move || get_blocking(weir.http, "/healthcheck"));
-    assert_eq!(page.await.unwrap().unwrap().status, 200);
+}
+
+const HEALTH: &str = "/grpc.health.v1.Health/Check";
+
+/// A question about the health of a service.
+fn about(service: &str) -> Bytes {
+    let length = u8::try_from(service.len()).unwrap();
+    framed(&[&[0x0a, length], service.as_bytes()].concat())
+}
+
+#[tokio::test]
+async fn health_is_that_of_each_service() {
+    let (_weir, client) = start(config("")).await;
+    for service in ["", "envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"] {
+        let status = client.call_at(HEALTH, about(service)).await.unwrap();
+        assert_eq!(&status[..], [8, 1], "{service}");
+    }
+    assert_eq!(&client.call_at(HEALTH, framed(&[])).await.unwrap()[..], [8, 1]);
+    for (question, status) in [
+        (about("envoy.service.ratelimit.v2.RateLimitService"), "5"),
+        (framed(&[0xff; 9]), "3"),
+        (Bytes::new(), "3"),
+        (framed(&vec![0; 5 << 10]), "3"),
+    ] {
+        assert_eq!(client.call_at(HEALTH, question).await.unwrap_err().status, status);
+    }
+}
+
+#[tokio::test]
+async fn who_asks_hears_of_a_shutdown_that_is_announced() {
+    let (weir, client) = start(config("").server("shutdown_delay = \"20s\"")).await;
+    let address = weir.http;
+    let page = async || {
+        let page = tokio::task::spawn_blocking(move || get_blocking(address, "/healthcheck"));
+        page.await.unwrap().unwrap().status
+    };
+    assert_eq!(page().await, 200);
+    weir.signal(Signal::TERM);
+    let deadline = Instant::now() + TIMEOUT;
+    while page().await == 200 {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(page().await, 503);
+    assert_eq!(&client.call_at(HEALTH, about("")).await.unwrap()[..], [8, 2]);
+    // Calls are answered until then.
+    assert_eq!(client.ask("edge", &[user("a")]).await.unwrap().overall_code, OK);
 }
 
 #[tokio::test]

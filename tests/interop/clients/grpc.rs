@@ -1,4 +1,5 @@
-//! grpcio on both sides of Weir, over HTTP/2.
+//! grpcio on both sides of Weir, over HTTP/2, and as a caller that knows nothing of the services
+//! that decide but what their reflection tells.
 
 use super::{MANY, with_tls};
 use crate::harness::free_address;
@@ -45,4 +46,29 @@ fn grpc_passes() {
 fn grpc_passes_with_tls_on_both_sides() {
     let server = with_tls("grpc_server.py", true, config, "grpc_client.py", &["--quota", QUOTA]);
     the_server_heard_who_went_away(&server);
+}
+
+#[test]
+fn the_services_tell_what_they_are() {
+    let rules = r#"
+[policies.edge]
+use = "rls"
+
+[policies.edge.config]
+overrides = true
+
+[[policies.edge.config.rules]]
+descriptor = ["user"]
+limits = [{ name = "user", algorithm = "fixed_window", quota = 3, period = "1d" }]
+
+[[policies.edge.config.rules]]
+descriptor = ["bucket"]
+limits = [{ name = "bucket", algorithm = "sliding_window_log", quota = 100, period = "1d", lease = { life = "10s", callers = true } }]
+"#;
+    let config = Toml::new()
+        .listener("serves = \"decisions\"")
+        .route("domain = \"edge\"\npolicy = \"edge\"")
+        .more(rules);
+    let weir = Weir::start(&config.text());
+    client("grpc_reflection_client.py", &[&format!("http://{}", weir.http)]);
 }

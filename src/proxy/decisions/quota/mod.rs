@@ -10,16 +10,15 @@ mod bucket;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf as _, Bytes};
 use futures_util::future::{FutureExt as _, join_all};
-use http::{HeaderMap, HeaderValue, StatusCode, Version};
+use http::Version;
 use tokio::sync::Notify;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::mpsc::Sender;
 
 use self::bucket::{Bucket, Stop, Told};
+use super::pieces::{self, Piece};
 use super::state::CallState;
 use crate::clock::{self, LogThrottle};
 use crate::listen::Peer;
@@ -31,7 +30,7 @@ use crate::proxy::receive::call::quota_messages::{BucketAction, Usage};
 use crate::proxy::refusal::Refusal;
 use crate::proxy::reply::{self, grpc};
 use crate::telemetry::{Metrics, names};
-use crate::wire::{self, Body, BodyEnd, BodyError, Fields, Known, Request, Response, Source};
+use crate::wire::{self, Request, Response};
 
 /// Buckets that are asked about at the same time, and told about in one message.
 const AT_ONCE: usize = 64;
@@ -71,12 +70,6 @@ struct Stream {
     pieces: Sender<Piece>,
 }
 
-/// What is sent on a stream.
-enum Piece {
-    Message(Bytes),
-    End(HeaderMap),
-}
-
 /// Why a stream ends.
 enum End {
     /// The caller has nothing more to say.
@@ -107,7 +100,7 @@ pub(super) fn answer(
         return context.refuse(&Refusal::NotFound);
     }
     let reports = Reports::of(std::mem::take(&mut request.body), settings.buffered_bytes_max);
-    let (pieces, waiting) = channel(1);
+    let (pieces, reply) = pieces::reply();
     let stream = Stream {
         scope: StreamScope {
             live: Arc::clone(live),
@@ -127,10 +120,6 @@ pub(super) fn answer(
     let stopping = state.streams.begin();
     // It ends when the reply's body is dropped, as nobody receives its pieces then.
     drop(tokio::spawn(stream.run(reports, stopping)));
-    let mut fields = Fields::new();
-    fields.set(Known::ContentType, grpc::CONTENT_TYPE);
-    let body = Body::source(Box::new(Pieces { waiting, piece: Bytes::new(), end: None }));
-    let reply = Response { fields, ..Response::new(StatusCode::OK, body) };
     context.answer_call(None, reply)
 }
 
@@ -317,13 +306,8 @@ impl Stream {
             ) => (grpc::INVALID_ARGUMENT, "a message that can't be read"),
             End::Wrong(_) => (grpc::UNAVAILABLE, "the stream broke off"),
         };
-        let mut trailers = HeaderMap::with_capacity(2);
-        trailers.insert("grpc-status", HeaderValue::from_static(status));
-        if !message.is_empty() {
-            trailers.insert("grpc-message", HeaderValue::from_static(message));
-        }
         // If this fails, nobody is there to be told.
-        let _ = self.pieces.send(Piece::End(trailers)).await;
+        let _ = self.pieces.send(Piece::end(status, message)).await;
     }
 }
 
@@ -338,51 +322,4 @@ impl StreamScope {
             tracing::warn!(domain, bucket, why, held_back, "a quota can't be assigned");
         }
     }
-}
-
-/// The body of the reply.
-struct Pieces {
-    waiting: Receiver<Piece>,
-    /// What was not read yet of the current message.
-    piece: Bytes,
-    end: Option<Option<HeaderMap>>,
-}
-
-impl Source for Pieces {
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
-        while self.piece.is_empty() && self.end.is_none() {
-            match ready!(self.waiting.poll_recv(cx)) {
-                Some(Piece::Message(message)) => self.piece = message,
-                Some(Piece::End(trailers)) => self.end = Some(Some(trailers)),
-                None => self.end = Some(None),
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn data(&self) -> &[u8] {
-        &self.piece
-    }
-
-    fn consume(&mut self, bytes: usize) {
-        self.piece.advance(bytes.min(self.piece.len()));
-    }
-
-    fn remaining(&self) -> Option<u64> {
-        None
-    }
-
-    fn is_end(&self) -> bool {
-        self.end.is_some() && self.piece.is_empty()
-    }
-
-    fn is_lent(&self) -> bool {
-        false
-    }
-
-    fn take_trailers(&mut self) -> Option<HeaderMap> {
-        self.end.as_mut()?.take()
-    }
-
-    fn finish(self: Box<Self>, _end: &BodyEnd) {}
 }

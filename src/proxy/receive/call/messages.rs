@@ -149,10 +149,17 @@ pub(in crate::proxy) struct HeaderValue {
     pub(in crate::proxy) value: String,
 }
 
+/// grpc.health.v1.HealthCheckRequest.
+#[derive(Clone, PartialEq, Message)]
+pub(in crate::proxy) struct HealthCheckRequest {
+    #[prost(string, tag = "1")]
+    pub(in crate::proxy) service: String,
+}
+
 /// grpc.health.v1.HealthCheckResponse.
 #[derive(Clone, PartialEq, Message)]
 pub(in crate::proxy) struct HealthCheckResponse {
-    /// 1: serving.
+    /// 1: serving; 2: not serving.
     #[prost(int32, tag = "1")]
     pub(in crate::proxy) status: i32,
 }

@@ -1,21 +1,26 @@
 //! Calls for decisions: what is to be decided, read from a call of Envoy's rate limit service
 //! (`rls`, with its `messages`; `json` for the same as JSON), of its quota service (`quota`), of
-//! the HTTP API (`api`), or of Envoy's external authorization (`check`). Knows no route, no policy
-//! and no limit.
+//! the HTTP API (`api`), or of Envoy's external authorization (`check`). `frames` has the messages
+//! of a stream, `health` and `reflection` what a client of gRPC asks about the services, and
+//! `protos` how these are described. Knows no route, no policy and no limit.
 
 pub(in crate::proxy) mod api;
 pub(in crate::proxy) mod check;
 pub(in crate::proxy) mod check_messages;
+pub(in crate::proxy) mod frames;
+pub(in crate::proxy) mod health;
 pub(in crate::proxy) mod json;
 pub(in crate::proxy) mod messages;
 pub(in crate::proxy) mod noted;
+mod protos;
 pub(in crate::proxy) mod quota;
 pub(in crate::proxy) mod quota_messages;
+pub(in crate::proxy) mod reflection;
 pub(in crate::proxy) mod rls;
 
 use std::future::poll_fn;
 
-use crate::proxy::refusal::Refusal;
+use crate::proxy::refusal::{Check, Refusal};
 use crate::wire::{self, Body, Charge};
 
 /// Maximum number of descriptors of a call. Each may have several limits, and all of them are taken
@@ -97,6 +102,11 @@ fn check_domain(domain: &str) -> Result<(), &'static str> {
         1..=DOMAIN_BYTES_MAX => Ok(()),
         _ => Err("a domain of more than 256 bytes"),
     }
+}
+
+/// A call, or a message of a stream, that is none.
+fn malformed(found: &'static str) -> Refusal {
+    Refusal::BadRequest(Check::Call.wrong(found))
 }
 
 /// Reads a body of at most `bytes_max`.

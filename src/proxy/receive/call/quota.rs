@@ -2,17 +2,16 @@
 //! reports, and what their buckets ask. Knows no route, no policy and no limit.
 
 use std::collections::BTreeMap;
-use std::future::poll_fn;
 
 use bytes::{Buf as _, Bytes};
 use prost::Message as _;
 use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
 
+use super::frames::Frames;
 use super::quota_messages::Usage;
-use super::rls::FRAME_HEAD_BYTES;
-use super::{Call, Descriptor, ENTRIES_MAX, check_domain};
-use crate::proxy::refusal::{Check, Refusal};
-use crate::wire::{self, Body, Charge};
+use super::{Call, Descriptor, ENTRIES_MAX, check_domain, malformed};
+use crate::proxy::refusal::Refusal;
+use crate::wire::{Body, Charge};
 
 /// The path of the one call of the service.
 pub(in crate::proxy) const STREAM_QUOTAS: &str =
@@ -42,17 +41,11 @@ pub(in crate::proxy) struct UsageReports {
 }
 
 /// The messages of a stream, one after another.
-pub(in crate::proxy) struct Reports {
-    body: Body,
-    /// What has arrived of the next message.
-    read: Vec<u8>,
-    charge: Charge,
-    buffered_bytes_max: usize,
-}
+pub(in crate::proxy) struct Reports(Frames);
 
 impl Reports {
     pub(in crate::proxy) fn of(body: Body, buffered_bytes_max: usize) -> Self {
-        Self { body, read: Vec::new(), charge: Charge::nothing(), buffered_bytes_max }
+        Self(Frames::of(body, REPORTS_BYTES_MAX, buffered_bytes_max))
     }
 
     /// The next message; `None` at the stream's end. Nothing is lost if it is not awaited to the
@@ -61,52 +54,7 @@ impl Reports {
     /// # Errors
     /// The connection failed, or what came is no message.
     pub(in crate::proxy) async fn next(&mut self) -> Result<Option<UsageReports>, Refusal> {
-        loop {
-            if let Some(reports) = self.take()? {
-                return Ok(Some(reports));
-            }
-            let filled = poll_fn(|cx| self.body.poll_fill(cx)).await.transpose()?;
-            if filled.is_none() {
-                return if self.read.is_empty() {
-                    Ok(None)
-                } else {
-                    Err(malformed("a part of one"))
-                };
-            }
-            let data = self.body.data();
-            self.read.extend_from_slice(data);
-            let bytes = data.len();
-            self.body.consume(bytes);
-            self.body.end_if_read();
-            self.charge.set(self.read.capacity());
-            if wire::buffered_bytes() > self.buffered_bytes_max {
-                return Err(Refusal::TooMuchBuffered);
-            }
-        }
-    }
-
-    /// The first message, if it is there as a whole.
-    fn take(&mut self) -> Result<Option<UsageReports>, Refusal> {
-        let Some((head, rest)) = self.read.split_first_chunk::<FRAME_HEAD_BYTES>() else {
-            return Ok(None);
-        };
-        let [compressed, length @ ..] = *head;
-        if compressed != 0 {
-            return Err(malformed("a compressed message"));
-        }
-        let length = u32::from_be_bytes(length) as usize;
-        if length > REPORTS_BYTES_MAX {
-            return Err(Refusal::BodyTooLarge { limit_bytes: REPORTS_BYTES_MAX as u64 });
-        }
-        let Some(message) = rest.get(..length) else { return Ok(None) };
-        let reports = UsageReports::of(Bytes::copy_from_slice(message))?;
-        self.read.drain(..FRAME_HEAD_BYTES + length);
-        if self.read.is_empty() {
-            // A stream is open for days, and most of its messages are small.
-            self.read = Vec::new();
-            self.charge.set(0);
-        }
-        Ok(Some(reports))
+        self.0.next().await?.map(UsageReports::of).transpose()
     }
 }
 
@@ -163,10 +111,6 @@ impl UsageReports {
     }
 }
 
-fn malformed(found: &'static str) -> Refusal {
-    Refusal::BadRequest(Check::Call.wrong(found))
-}
-
 impl Call {
     /// The question about a bucket: one descriptor, whose entries are in the order of their names,
     /// as a bucket has none. `None` if no rule could be for it: it is empty, or too large.
@@ -208,7 +152,7 @@ impl Call {
 mod tests {
     use super::*;
     use crate::proxy::receive::call::quota_messages::{BucketId, Usage};
-    use crate::proxy::receive::call::rls::framed;
+    use crate::proxy::receive::call::rls::{FRAME_HEAD_BYTES, framed};
 
     fn bucket(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
         entries.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()

@@ -1,0 +1,82 @@
+//! The messages of a stream of gRPC, one after another.
+
+use std::future::poll_fn;
+
+use bytes::Bytes;
+
+use super::malformed;
+use super::rls::FRAME_HEAD_BYTES;
+use crate::proxy::refusal::Refusal;
+use crate::wire::{self, Body, Charge};
+
+/// What has arrived of a stream.
+pub(in crate::proxy) struct Frames {
+    body: Body,
+    /// What has arrived of the next message.
+    read: Vec<u8>,
+    charge: Charge,
+    message_bytes_max: usize,
+    buffered_bytes_max: usize,
+}
+
+impl Frames {
+    /// Those of a body, with at most `message_bytes_max` bytes each.
+    pub(super) fn of(body: Body, message_bytes_max: usize, buffered_bytes_max: usize) -> Self {
+        let (read, charge) = (Vec::new(), Charge::nothing());
+        Self { body, read, charge, message_bytes_max, buffered_bytes_max }
+    }
+
+    /// The next message; `None` at the stream's end. Nothing is lost if it is not awaited to the
+    /// end.
+    ///
+    /// # Errors
+    /// The connection failed, or what came is no message.
+    pub(in crate::proxy) async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+        loop {
+            if let Some(message) = self.take()? {
+                return Ok(Some(message));
+            }
+            let filled = poll_fn(|cx| self.body.poll_fill(cx)).await.transpose()?;
+            if filled.is_none() {
+                return if self.read.is_empty() {
+                    Ok(None)
+                } else {
+                    Err(malformed("a part of one"))
+                };
+            }
+            let data = self.body.data();
+            self.read.extend_from_slice(data);
+            let bytes = data.len();
+            self.body.consume(bytes);
+            self.body.end_if_read();
+            self.charge.set(self.read.capacity());
+            if wire::buffered_bytes() > self.buffered_bytes_max {
+                return Err(Refusal::TooMuchBuffered);
+            }
+        }
+    }
+
+    /// The first message, if it is there as a whole.
+    fn take(&mut self) -> Result<Option<Bytes>, Refusal> {
+        let Some((head, rest)) = self.read.split_first_chunk::<FRAME_HEAD_BYTES>() else {
+            return Ok(None);
+        };
+        let [compressed, length @ ..] = *head;
+        if compressed != 0 {
+            return Err(malformed("a compressed message"));
+        }
+        let length = u32::from_be_bytes(length) as usize;
+        if length > self.message_bytes_max {
+            return Err(Refusal::BodyTooLarge { limit_bytes: self.message_bytes_max as u64 });
+        }
+        let Some(message) = rest.get(..length) else { return Ok(None) };
+        let message = Bytes::copy_from_slice(message);
+        self.read.drain(..FRAME_HEAD_BYTES + length);
+        if self.read.is_empty() {
+            // A stream is open for days, and most of its messages are small.
+            self.read = Vec::new();
+            self.charge.set(0);
+        }
+        Ok(Some(message))
+    }
+}
