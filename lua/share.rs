@@ -51,7 +51,8 @@ impl Share {
             .find(|share| {
                 let mut breaches = Vec::new();
                 share.check(&mut breaches);
-                breaches.is_empty()
+                let owed = share.debt().units(share.capacity().unwrap_or(0));
+                breaches.is_empty() && (owed == 0 || owed <= share.debt_max())
             })
     }
 }
@@ -91,6 +92,16 @@ mod tests {
         let (day, billion) = (86_400_000, 1_000_000_000);
         assert_eq!(share_of("1/7", billion, day, billion), Some((142_400_000, 142_857_142)));
         assert_eq!(share_of("1/7", billion, day, 700), Some((142_857_142, 100)));
+    }
+
+    #[test]
+    fn a_share_can_be_in_debt_as_far_as_the_whole() {
+        let rate = Rate { amount: 1_000_000_000, per_ms: 86_400_000 };
+        let debt = Debt::Units(1_000_000_000);
+        let whole = Algorithm::from(Gcra { burst: 700_000_000, rate, debt });
+        let share = whole.share(Share::parse("1/7").unwrap()).unwrap();
+        assert_eq!((share.amount(), share.capacity()), (Some(142_400_000), Some(100_000_000)));
+        assert!(whole.breaches().is_empty() && share.breaches().is_empty());
     }
 
     #[test]

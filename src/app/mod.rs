@@ -53,7 +53,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::{self, Clock};
-use crate::config::{Changes, Config, ConfigErrors, Outline};
+use crate::config::{Changes, Config, ConfigErrors};
 use crate::engine::{Engine, ReceiveError};
 use crate::fetch::Documents;
 use crate::limit::{Limiter, RetiredLimiter};
@@ -146,8 +146,6 @@ struct Instance {
     admin_drain: Drain,
     /// The shutdown is announced: `/ready` says no, and everything is still served.
     leaving: AtomicBool,
-    /// What the configuration said that this process began with.
-    started: Outline,
     started_us: i64,
     reloads: Reloads,
     page: LivePage,
@@ -323,7 +321,7 @@ impl App {
         let (insight, otlp) = observing(&built, &metrics, &clock)?;
         let observers = Observers { insight: insight.clone(), tracer: otlp.tracer() };
         let applied = AppliedConfig::new(built, snapshot, None, descriptors, &builder.budget);
-        let started = applied.built.outline.clone();
+        let reloads = Reloads::since(&applied.built.outline);
         let current = CurrentConfig::new(applied);
         let running = Arc::new(Instance {
             live: Live::observed(current.snapshot(), observers),
@@ -336,9 +334,8 @@ impl App {
             reloading: Mutex::default(),
             retired: Mutex::default(),
             builder,
-            started,
             started_us: clock.wall_us(),
-            reloads: Reloads::default(),
+            reloads,
             page: LivePage::default(),
             metrics,
             clock,
@@ -561,7 +558,7 @@ impl Reloader {
         telemetry::apply(&built.log);
         built.warn(Some(current));
         built.prepare();
-        let changes = Changes::of_reload(&running.started, &current.outline, &built.outline);
+        let changes = running.reloads.changes(&current.outline, &built.outline);
         reloads::log(&changes);
         let built = built.started_as(current);
         built.resize_engine();

@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::config::{Changes, ConfigErrors, Effect, ErrorAt};
+use crate::config::{Changes, ConfigErrors, Effect, ErrorAt, Outline};
 use crate::reload::{Reason, ReloadOutcome, ReloadResult, Trigger, TriggerError};
 use crate::telemetry::Label as _;
 
@@ -14,8 +14,10 @@ use crate::telemetry::Label as _;
 const SHOWN_MAX: usize = 10;
 
 /// The reloads of a running proxy.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Reloads {
+    /// What the configuration said that this process began with.
+    started: Outline,
     /// The latest first.
     last: Mutex<VecDeque<Record>>,
     /// None where no file is watched.
@@ -113,6 +115,16 @@ impl Record {
 }
 
 impl Reloads {
+    /// Those of a process that begins with this configuration.
+    pub(super) fn since(started: &Outline) -> Self {
+        Self { started: started.clone(), last: Mutex::default(), trigger: OnceLock::new() }
+    }
+
+    /// What a reload changes.
+    pub(super) fn changes(&self, before: &Outline, after: &Outline) -> Changes {
+        Changes::of_reload(&self.started, before, after)
+    }
+
     pub(super) fn note(&self, record: Record) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.truncate(SHOWN_MAX - 1);

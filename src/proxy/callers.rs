@@ -39,7 +39,7 @@ pub enum CallScope {
     Take,
     /// `/v1/look`.
     Look,
-    /// What becomes of decisions: `/v1/settle` and `/v1/give-back`.
+    /// What becomes of decisions: `/v1/settle`, `/v1/give-back` and `/v1/renew`.
     Settle,
 }
 
@@ -49,7 +49,7 @@ impl CallScope {
             Operation::Decide => Self::Decide,
             Operation::Take => Self::Take,
             Operation::Look => Self::Look,
-            Operation::Settle | Operation::GiveBack => Self::Settle,
+            Operation::Settle | Operation::GiveBack | Operation::Renew => Self::Settle,
         }
     }
 }

@@ -86,6 +86,8 @@ pub(in crate::proxy) enum CallError {
     NoDomain,
     /// 404: nothing is held under its id.
     NotHeld,
+    /// 409: what its first answer holds is held no more.
+    HoldOver,
     /// 422: another call had its idempotency key.
     KeyReused,
     /// 503: as many decisions are held as may be.
@@ -176,6 +178,9 @@ impl CallError {
                 "nothing is held under this id: it was settled, its time is over, or another \
                  process decided"
                     .into()
+            }
+            Self::HoldOver => {
+                "what was held for this idempotency key is over: ask again with another one".into()
             }
             Self::KeyReused => "another call had the same idempotency key".into(),
             Self::TooManyHeld => return None,

@@ -200,7 +200,7 @@ impl Holder {
             _ if want.units <= least && want.waiting == 0 => Action::AskAlone,
             _ if now_us < self.next_us => Action::Pause { until_us: self.next_us },
             _ => {
-                let give_back = self.leave(now_us);
+                let give_back = self.leave();
                 self.calls = self.calls.wrapping_add(1);
                 let units = want.units.max(needed);
                 let call = Call { number: self.calls, sent_us: now_us, least, needed, units };
@@ -222,8 +222,8 @@ impl Holder {
         Some(Spent { number: call.number, units: cost, deadline_us, taken_at })
     }
 
-    /// Reports what came of a call. Granted units that can't be used come back as a [`GiveBack`] if
-    /// their deadline has not passed; after it they lapse.
+    /// Reports what came of a call. Granted units that can't be used come back as a [`GiveBack`],
+    /// those whose deadline has passed too.
     ///
     /// After a refusal, and after a grant of fewer units than were needed, the next call waits for
     /// [`PACE_US`]. After an unknown outcome, or a grant that comes too late, requests ask alone
@@ -237,10 +237,11 @@ impl Holder {
             }
             Reply::Refused | Reply::Unknown => None,
         };
-        let lease = lease.filter(|lease| lease.covers(now_us, 1));
         if self.state != State::Asking(call) {
-            return lease.map(Lease::into_give_back);
+            return lease.and_then(Lease::into_give_back);
         }
+        let granted = lease;
+        let lease = granted.filter(|lease| lease.covers(now_us, 1));
         if lease.is_none_or(|lease| lease.units < call.needed) {
             self.next_us = call.sent_us.saturating_add(PACE_US);
         }
@@ -252,7 +253,7 @@ impl Holder {
             (None, Reply::Granted { life_us, .. }) => alone(life_us.min(self.life_us)),
             (None, Reply::Unknown) => alone(self.life_us),
         };
-        None
+        granted.filter(|_| lease.is_none()).and_then(Lease::into_give_back)
     }
 
     /// Returns what a request has spent and does not use, because another limit of its plan
@@ -278,12 +279,13 @@ impl Holder {
     }
 
     /// Ends the lease early: because the process stops, the limit is edited or the key is idle.
-    /// Returns the unused units, if their deadline has not passed. While a call is in flight
-    /// nothing is held, and nothing changes.
-    pub fn leave(&mut self, now_us: u64) -> Option<GiveBack> {
+    /// Returns the unused units. Those whose deadline has passed go back too: the instant of their
+    /// take says what of them has come back by itself. While a call is in flight nothing is held,
+    /// and nothing changes.
+    pub fn leave(&mut self) -> Option<GiveBack> {
         let State::Holding(lease) = self.state else { return None };
         self.state = State::Nothing;
-        lease.covers(now_us, 1).then(|| lease.into_give_back())
+        lease.into_give_back()
     }
 
     /// The units that can be spent at `now_us`.
@@ -296,7 +298,7 @@ impl Holder {
     }
 
     /// The deadline of the units that are held, in microseconds of the holder's clock: for a timer
-    /// that leaves shortly before, so that unused units do not lapse.
+    /// that leaves shortly before, so that unused units are of use to others.
     #[must_use]
     pub fn deadline_us(&self) -> Option<u64> {
         match self.state {
@@ -326,8 +328,9 @@ impl Lease {
         now_us < self.deadline_us && self.units >= units
     }
 
-    fn into_give_back(self) -> GiveBack {
-        GiveBack { call: self.call, units: self.units, taken_at: self.taken_at }
+    fn into_give_back(self) -> Option<GiveBack> {
+        let Self { call, units, taken_at, .. } = self;
+        (units > 0).then_some(GiveBack { call, units, taken_at })
     }
 }
 
@@ -371,7 +374,7 @@ mod tests {
         assert_eq!((spent.deadline_us, spent.taken_at), (100_010, 77));
         assert_eq!((holder.held(100_009), holder.held(100_010)), (2, 0));
         let action = holder.want(100_010, want(1, 9));
-        assert!(matches!(action, Action::Ask { give_back: None, .. }));
+        assert!(matches!(action, Action::Ask { give_back: Some(GiveBack { units: 2, .. }), .. }));
     }
 
     #[test]
@@ -410,9 +413,10 @@ mod tests {
 
     #[test]
     fn after_an_unknown_outcome_or_a_late_grant_requests_ask_alone_for_a_while() {
-        for (now_us, reply) in [(20, Reply::Unknown), (100_010, granted(5))] {
+        for (now_us, reply, back) in [(20, Reply::Unknown, None), (100_010, granted(5), Some(5))] {
             let (mut holder, call) = asking(5);
-            assert_eq!(holder.reply(now_us, call, reply), None);
+            let give_back = holder.reply(now_us, call, reply);
+            assert_eq!(give_back.map(|give_back| give_back.units), back);
             assert_eq!(holder.held(now_us), 0);
             assert_eq!(holder.want(now_us, want(1, 5)), Action::AskAlone);
             assert_eq!(holder.want(now_us + ALONE_US - 1, want(1, 5)), Action::AskAlone);
@@ -424,7 +428,7 @@ mod tests {
     fn a_grant_that_ends_with_its_window_before_it_comes_is_followed_by_another() {
         let (mut holder, call) = asking(5);
         let reply = Reply::Granted { units: 5, life_us: 30, taken_at: 0 };
-        assert_eq!(holder.reply(40, call, reply), None);
+        assert!(holder.reply(40, call, reply).is_some());
         assert_eq!(holder.want(69, want(1, 5)), Action::AskAlone);
         assert!(matches!(holder.want(70, want(1, 5)), Action::Ask { .. } | Action::Pause { .. }));
     }
@@ -457,14 +461,22 @@ mod tests {
     }
 
     #[test]
-    fn unused_units_go_back_before_the_deadline_only() {
+    fn unused_units_go_back_once_also_after_the_deadline() {
         let mut holder = holding(3);
         assert!(matches!(holder.want(500, want(1, 9)), Action::Spend(_)));
         let units = |give_back: Option<GiveBack>| give_back.map(|give_back| give_back.units);
+        // The next call takes them along, however late it is.
         let mut late = holder;
-        assert_eq!(units(late.leave(100_010)), None);
-        assert_eq!(units(holder.leave(100_009)), Some(2));
-        assert_eq!(units(holder.leave(100_009)), None);
+        let Action::Ask { give_back, .. } = late.want(200_000, want(1, 9)) else {
+            panic!("{late:?}")
+        };
+        assert_eq!(units(give_back), Some(2));
+        assert_eq!(units(holder.leave()), Some(2));
+        assert_eq!(units(holder.leave()), None);
+        // A grant that comes too late is spent by nobody.
+        let (mut holder, call) = asking(5);
+        assert_eq!(units(holder.reply(100_010, call, granted(5))), Some(5));
+        assert_eq!(holder.leave(), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use http::StatusCode;
+use serde_json::Value;
 
 use super::answers::{Answer, Begun};
 use super::decide::decide;
@@ -19,9 +20,9 @@ use crate::proxy::context::RequestContext;
 use crate::proxy::decide::facts;
 use crate::proxy::live::LocalSnapshot;
 use crate::proxy::receive::call::api::{
-    self, Calls, End, KEY_BYTES_MAX, Operation, Question, Returned,
+    self, Calls, End, KEY_BYTES_MAX, Operation, Question, Renewal, Returned,
 };
-use crate::proxy::receive::path;
+use crate::proxy::receive::{client, path};
 use crate::proxy::refusal::{CallError, Refusal};
 use crate::proxy::reply;
 use crate::proxy::route::body;
@@ -35,8 +36,9 @@ const AT_ONCE: usize = 30;
 const ANSWERS_BYTES_MAX: usize = 8 << 20;
 /// The field that makes a call one that may be sent again.
 const KEY: &str = "idempotency-key";
-/// The fact with the path of a request.
+/// The facts with the path of a request and with its client's address.
 const PATH: &str = "path";
+const CLIENT_IP: &str = "client-ip";
 /// Says that a call was answered before.
 const REPLAYED: &str = "idempotent-replayed";
 
@@ -55,6 +57,7 @@ enum Work {
     Ask(Calls<Question>),
     End(Calls<End>),
     GiveBack(Calls<Returned>),
+    Renew(Calls<Renewal>),
 }
 
 /// Answers the calls of a body.
@@ -109,6 +112,7 @@ impl Work {
             }
             Operation::Settle => Self::End(api::ends(body)?),
             Operation::GiveBack => Self::GiveBack(api::returned(body)?),
+            Operation::Renew => Self::Renew(api::renewals(body)?),
         })
     }
 
@@ -118,7 +122,14 @@ impl Work {
             Self::Ask(questions) => questions.all().iter().map(Question::bytes).sum(),
             Self::End(ends) => ends.all().iter().map(End::bytes).sum(),
             Self::GiveBack(returned) => returned.all().iter().map(Returned::bytes).sum(),
+            Self::Renew(renewals) => renewals.all().iter().map(Renewal::bytes).sum(),
         }
+    }
+
+    /// Whether something may be held because of it.
+    fn holds(&self) -> bool {
+        let Self::Ask(questions) = self else { return false };
+        questions.all().iter().any(|question| question.hold_ms.is_some())
     }
 }
 
@@ -173,6 +184,9 @@ impl Job {
                     let answer = known.ok().and_then(|answer| answer.clone());
                     // Without one nobody makes the first any more, and this is the first.
                     if let Some(Answer { status, content_type, body }) = answer {
+                        if work.holds() && !self.still_holds(&body) {
+                            return context.refuse(&Refusal::Call(CallError::HoldOver));
+                        }
                         let mut reply = Response { status, ..reply::api::response(body) };
                         reply.fields.set(Known::ContentType, content_type);
                         reply.fields.set(REPLAYED, "true");
@@ -198,6 +212,15 @@ impl Job {
             let status = StatusCode::SERVICE_UNAVAILABLE;
             Response { status, ..reply::api::response(Bytes::new()) }
         })
+    }
+
+    /// Whether all that a call's answer holds is held still. Its caller would go on with what may
+    /// have been given to another.
+    fn still_holds(&self, answer: &[u8]) -> bool {
+        let Ok(answer) = serde_json::from_slice::<Value>(answer) else { return true };
+        let decisions = answer.as_array().map_or(std::slice::from_ref(&answer), Vec::as_slice);
+        let mut ids = decisions.iter().filter_map(|decision| decision.get("id")?.as_str());
+        ids.all(|id| self.state.held.holds(id))
     }
 
     /// Checks that the caller of a single call may still ask about it.
@@ -229,8 +252,15 @@ impl Job {
                 let (answers, has_failed) = pin!(self.decide_all(many, request)).await;
                 return (context.answer_call(None, reply::api::response(answers)), has_failed);
             }
-            Work::End(ends) => self.end(ends, context, |end| self.settle(end)).await,
-            Work::GiveBack(ends) => self.end(ends, context, |end| self.give_back(&end.id)).await,
+            Work::End(ends) => {
+                self.end(ends, context, reply::api::SETTLED, |end| self.settle(end)).await
+            }
+            Work::GiveBack(ends) => {
+                self.end(ends, context, reply::api::SETTLED, |end| self.give_back(&end.id)).await
+            }
+            Work::Renew(ends) => {
+                self.end(ends, context, reply::api::RENEWED, |end| self.renew(end)).await
+            }
         };
         let has_failed = response.status.is_server_error();
         (response, has_failed)
@@ -319,18 +349,19 @@ impl Job {
         }
     }
 
-    /// Ends what was let through.
+    /// Ends what was let through, or gives it more time, and answers so.
     async fn end<T>(
         &self,
         ends: Calls<T>,
         context: Box<RequestContext>,
+        done: &'static [u8],
         end: impl Fn(&T) -> Result<(), Refusal>,
     ) -> Response {
         let many = match ends {
             Calls::Many(many) => many,
             Calls::One(one) => {
                 return match end(&one) {
-                    Ok(()) => context.answer_call(None, reply::api::response(reply::api::SETTLED)),
+                    Ok(()) => context.answer_call(None, reply::api::response(done)),
                     Err(refusal) => context.refuse(&refusal),
                 };
             }
@@ -338,7 +369,7 @@ impl Job {
         let mut answers = Vec::with_capacity(many.len());
         for some in many.chunks(AT_ONCE) {
             answers.extend(some.iter().map(|one| match end(one) {
-                Ok(()) => Bytes::from_static(reply::api::SETTLED),
+                Ok(()) => Bytes::from_static(done),
                 Err(refusal) => {
                     let (status, response) = refusal.response(context.reply_to());
                     reply::api::error(status, response.body.data()).into()
@@ -363,6 +394,15 @@ impl Job {
         Ok(())
     }
 
+    fn renew(&self, renewal: &Renewal) -> Result<(), Refusal> {
+        let hold = Duration::from_millis(renewal.hold_ms);
+        let may_ask = |domain: &str| self.may_ask(domain);
+        match self.state.held.renew(&renewal.id, self.owner(), may_ask, hold) {
+            true => Ok(()),
+            false => Err(Refusal::Call(CallError::NotHeld)),
+        }
+    }
+
     /// Takes out what the caller holds under an id.
     fn held(&self, id: &str) -> Result<Box<dyn HeldDecision>, Refusal> {
         let held = self.state.held.take(id, self.owner(), |domain| self.may_ask(domain));
@@ -377,13 +417,21 @@ fn wrong_limits(question: &Question, context: &RequestContext) -> Option<String>
     is_it.then(|| denial.reason.clone())
 }
 
-/// Checks that the facts that a caller gives are facts, and brings paths into the form that those
-/// of requests have: else each spelling of a path would be a key of its own.
+/// Checks that the facts that a caller gives are facts, and brings paths and addresses into the
+/// form that those of requests have: else each spelling would be a key of its own.
 fn checked(mut question: Question, paths: Paths) -> Result<Question, Refusal> {
     let descriptors = question.call.descriptors.iter_mut();
     for (name, value) in descriptors.flat_map(|one| one.facts.iter_mut().flatten()) {
         facts::check_given(name).map_err(Refusal::malformed)?;
-        if name == PATH {
+        if name == CLIENT_IP {
+            let address = client::entry_address(value.as_bytes());
+            let wrong = || Refusal::malformed(format!("`client-ip`: {value:?} is no address"));
+            *value = address.ok_or_else(wrong)?.to_string();
+        } else if name == PATH {
+            if value.contains(['?', '#']) {
+                let found = "`path`: a query or a fragment, which a path does not have";
+                return Err(Refusal::malformed(found.to_owned()));
+            }
             let normal = path::normal(value, paths);
             let normal = normal.map_err(|wrong| Refusal::malformed(format!("`path`: {wrong}")))?;
             *value = path::shown(&normal, paths).into_owned();

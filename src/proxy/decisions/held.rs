@@ -55,6 +55,8 @@ struct Entry {
     domain: String,
     /// Ends it when its time is over.
     timer: AbortHandle,
+    /// How often it was given more time: a timer of before that may be running already.
+    renewals: u64,
     /// The worker whose runtime has the timer.
     worker: ThreadId,
 }
@@ -87,15 +89,67 @@ impl Held {
         owner: &str,
         may_ask: impl FnOnce(&str) -> bool,
     ) -> Option<Box<dyn HeldDecision>> {
+        self.take_if(id, |entry| entry.owner == owner && may_ask(&entry.domain))
+    }
+
+    fn take_if(
+        &self,
+        id: &str,
+        is_it: impl FnOnce(&Entry) -> bool,
+    ) -> Option<Box<dyn HeldDecision>> {
         let mut shard = self.shard(id);
-        if !shard.get(id).is_some_and(|entry| entry.owner == owner && may_ask(&entry.domain)) {
+        if !shard.get(id).is_some_and(is_it) {
             return None;
         }
-        let entry = shard.remove(id)?;
+        let Entry { context, owner, timer, .. } = shard.remove(id)?;
         drop(shard);
-        self.leave(owner);
+        self.leave(&owner);
+        timer.abort();
+        Some(context)
+    }
+
+    /// Whether something is held under an id.
+    pub(super) fn holds(&self, id: &str) -> bool {
+        self.shard(id).contains_key(id)
+    }
+
+    /// Holds what `owner` holds under `id` for so long from now on, if it may ask about its domain.
+    /// Returns whether that is held.
+    pub(super) fn renew(
+        self: &Arc<Self>,
+        id: &str,
+        owner: &str,
+        may_ask: impl FnOnce(&str) -> bool,
+        hold: Duration,
+    ) -> bool {
+        // Locked until the new timer is in the table, as for a new entry.
+        let mut shard = self.shard(id);
+        let own = shard.get_mut(id).filter(|entry| entry.owner == owner);
+        let Some(entry) = own.filter(|entry| may_ask(&entry.domain)) else { return false };
         entry.timer.abort();
-        Some(entry.context)
+        entry.renewals += 1;
+        (entry.timer, entry.worker) = self.expire_after(hold, id, entry.renewals);
+        true
+    }
+
+    /// Ends what is held under an id after a while, on this worker.
+    fn expire_after(
+        self: &Arc<Self>,
+        hold: Duration,
+        id: &str,
+        renewals: u64,
+    ) -> (AbortHandle, ThreadId) {
+        let (held, id) = (Arc::downgrade(self), id.to_owned());
+        let timer = tokio::spawn(async move {
+            tokio::time::sleep(hold).await;
+            let held = held.upgrade();
+            let context =
+                held.and_then(|held| held.take_if(&id, |entry| entry.renewals == renewals));
+            if let Some(context) = context {
+                context.expire(Expiry::HoldOver);
+            }
+        });
+        (timer.abort_handle(), thread::current().id())
     }
 
     /// Gives a place back.
@@ -161,18 +215,8 @@ impl Place {
         let (id, owner) = (self.id.as_str().to_owned(), self.owner.clone());
         // Locked until it is in the table, which the timer is the first to look for.
         let mut shard = self.held.shard(&id);
-        let timer = tokio::spawn({
-            let (held, id, owner) = (Arc::downgrade(&held), id.clone(), owner.clone());
-            async move {
-                tokio::time::sleep(hold).await;
-                let context = held.upgrade().and_then(|held| held.take(&id, &owner, |_| true));
-                if let Some(context) = context {
-                    context.expire(Expiry::HoldOver);
-                }
-            }
-        });
-        let (timer, worker) = (timer.abort_handle(), thread::current().id());
-        shard.insert(id, Entry { context, owner, domain, timer, worker });
+        let (timer, worker) = held.expire_after(hold, &id, 0);
+        shard.insert(id, Entry { context, owner, domain, timer, renewals: 0, worker });
     }
 }
 

@@ -81,7 +81,7 @@ fn walk(peer: IpAddr, fields: &Fields, trusted_proxies: &[IpNet]) -> IpAddr {
 }
 
 /// An address, perhaps with a port, which some proxies write.
-fn entry_address(entry: &[u8]) -> Option<IpAddr> {
+pub(in crate::proxy) fn entry_address(entry: &[u8]) -> Option<IpAddr> {
     let entry = std::str::from_utf8(entry.trim_ascii()).ok()?;
     let address = match entry.strip_prefix('[') {
         Some(rest) => {

@@ -20,6 +20,9 @@ pub(in crate::proxy) const JSON: &str = "application/json";
 /// The answer to what was settled.
 pub(in crate::proxy) const SETTLED: &[u8] = b"{\"settled\":true}";
 
+/// The answer to what is held for longer.
+pub(in crate::proxy) const RENEWED: &[u8] = b"{\"renewed\":true}";
+
 /// A field's name and value.
 type Field<'a> = (Cow<'a, str>, Cow<'a, str>);
 
@@ -127,8 +130,10 @@ pub(in crate::proxy) fn error(status: StatusCode, document: &[u8]) -> Vec<u8> {
     } else {
         let title = status.canonical_reason().unwrap_or("Refused");
         let detail = String::from_utf8_lossy(document);
-        let problem =
-            serde_json::json!({ "status": status.as_u16(), "title": title, "detail": detail });
+        let (kind, status) = ("about:blank", status.as_u16());
+        let problem = serde_json::json!({
+            "type": kind, "status": status, "title": title, "detail": detail
+        });
         out.extend_from_slice(problem.to_string().as_bytes());
     }
     out.push(b'}');

@@ -339,6 +339,7 @@ fn call_status(error: &CallError) -> (StatusCode, Cow<'static, str>) {
         CallError::UnknownCaller => StatusCode::UNAUTHORIZED,
         CallError::OutOfScope(_) => StatusCode::FORBIDDEN,
         CallError::NoDomain | CallError::NotHeld => StatusCode::NOT_FOUND,
+        CallError::HoldOver => StatusCode::CONFLICT,
         CallError::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
         CallError::TooManyHeld => StatusCode::SERVICE_UNAVAILABLE,
     };

@@ -86,6 +86,54 @@ async fn a_hold_ends_with_its_time_and_gives_nothing_back() {
 }
 
 #[tokio::test]
+async fn what_is_held_may_be_given_more_time() {
+    let (_weir, api) = start(config()).await;
+    let hold = |ms: u64| json!({ "domain": "flights", "entries": { "user": "a" }, "hold_ms": ms });
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        ids.push(api.call("decide", &hold(1_000)).await.body["id"].clone());
+    }
+    let more = |ids: &[Value]| -> Value {
+        ids.iter().map(|id| json!({ "id": id, "hold_ms": 60_000 })).collect()
+    };
+    let renewed = api.call("renew", &more(&ids[..1])).await;
+    assert_eq!(renewed.body, json!([{ "renewed": true }]));
+    // The other one ends alone, and what has ended is not held again.
+    let mut third = None;
+    eventually_async("a permit", async || {
+        let answer = api.call("decide", &hold(60_000)).await;
+        third = answer.body["id"].as_str().map(str::to_owned);
+        third.is_some().then_some(()).ok_or_else(|| format!("{answer:?}"))
+    })
+    .await;
+    let renewed = api.call("renew", &more(&ids)).await;
+    assert_eq!(renewed.body[0], json!({ "renewed": true }));
+    assert_eq!(renewed.body[1]["error"]["status"], 404);
+    assert_eq!(api.call("decide", &hold(60_000)).await.body["allowed"], false);
+    for id in [&ids[0], &json!(third)] {
+        api.call("settle", &json!({ "id": id })).await.is(200);
+    }
+}
+
+#[tokio::test]
+async fn a_hold_that_is_over_is_not_handed_out_again() {
+    let (_weir, api) = start(config()).await;
+    let flight = json!({ "domain": "flights", "entries": { "user": "a" }, "hold_ms": 60_000 });
+    for (key, call) in [("one", flight.clone()), ("many", json!([flight]))] {
+        let key = [("idempotency-key", key)];
+        let first = api.send_json("/v1/decide", &key, &call).await;
+        let again = api.send_json("/v1/decide", &key, &call).await;
+        assert_eq!((again.status, &again.body), (200, &first.body));
+        let decision = if first.body.is_array() { &first.body[0] } else { &first.body };
+        api.call("settle", &json!({ "id": decision["id"] })).await.is(200);
+        // Its place may be another caller's by now.
+        let late = api.send_json("/v1/decide", &key, &call).await;
+        late.is(409);
+        assert!(late.body["detail"].as_str().unwrap().contains("is over"), "{late:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_policy_hears_how_what_it_let_through_has_ended() {
     let (_weir, api) = start(config()).await;
     let attempt = json!({

@@ -3,6 +3,7 @@
 
 mod checks;
 mod decision_api;
+mod decision_facts;
 mod decision_holds;
 mod decisions;
 mod decisions_imported;

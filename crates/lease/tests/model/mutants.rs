@@ -18,10 +18,8 @@ pub enum Mutant {
     FromReply,
     /// A request that should wait for the call in flight sends another one.
     NoGuard,
-    /// Unused units are given back after the deadline.
-    GiveBackLate,
-    /// Unused units are given back whenever, as if they had been taken when they come back.
-    GiveBackLateUndated,
+    /// Unused units are given back as if they had been taken when they come back.
+    GiveBackUndated,
     /// A lease does not end with the window that the store reported.
     OutlivesWindow,
 }
@@ -124,16 +122,16 @@ fn a_late_give_back_without_the_instant_of_the_take_admits_too_much() {
     let gcra = longer(bucket(GCRA, Bound::Strict));
     let token_bucket = longer(bucket(TOKEN_BUCKET, Bound::Strict));
     for case in [gcra, token_bucket, fixed_window()] {
-        breaks(may_leave(with(Mutant::GiveBackLateUndated, case)), PROMISE);
+        breaks(may_leave(with(Mutant::GiveBackUndated, case)), PROMISE);
     }
 }
 
-/// With that instant the programs give back only what has not come back by itself, so that a
-/// give-back after the deadline is no mistake that anybody could see.
+/// With that instant the programs give back only what has not come back by itself, however late
+/// that is.
 #[test]
 fn a_late_give_back_with_the_instant_of_the_take_is_harmless() {
     for case in [bucket(GCRA, Bound::Strict), sliding(SLIDING_WINDOW_LOG, 2), fixed_window()] {
-        let case = Case { ticks: 3, ..may_leave(with(Mutant::GiveBackLate, case)) };
+        let case = Case { ticks: 3, ..may_leave(case) };
         let checker = case.checker().threads(1).spawn_bfs().join();
         checker.assert_no_discovery(PROMISE);
         checker.assert_no_discovery(HOLDINGS);

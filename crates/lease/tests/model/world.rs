@@ -326,7 +326,7 @@ impl Case {
                 let GiveBack { call, units, taken_at } = give_back;
                 let before = world.store.clone();
                 let taken_at = match self.mutant {
-                    Some(Mutant::GiveBackLateUndated) => now,
+                    Some(Mutant::GiveBackUndated) => now,
                     _ => taken_at as i64,
                 };
                 let name = Some((from, call.number()));
@@ -376,8 +376,7 @@ impl Case {
     }
 
     fn leave(&self, world: &mut World, process: usize) -> Option<()> {
-        let now_us = self.clock(world, process);
-        let give_back = world.processes[process].leave(now_us, self.mutant)?;
+        let give_back = world.processes[process].holder.leave()?;
         let from = world.from(process);
         world.send(Message::GiveBack { from, give_back });
         Some(())
@@ -506,14 +505,6 @@ impl Process {
             return give_back;
         }
         self.holder.reply(now_us, call, reply)
-    }
-
-    fn leave(&mut self, now_us: u64, mutant: Option<Mutant>) -> Option<GiveBack> {
-        match mutant {
-            // Its clock reads an instant before any deadline.
-            Some(Mutant::GiveBackLate | Mutant::GiveBackLateUndated) => self.holder.leave(0),
-            _ => self.holder.leave(now_us),
-        }
     }
 }
 

@@ -87,6 +87,7 @@ pub(super) fn finish(
     };
     let mut charged: ChargeTimes = SmallVec::from_elem(None, limits.len());
     round.report(limits, &mut outcome.limits, &mut charged);
+    say_when(shared, limits, &mut outcome.limits);
     for parent in parents {
         let places = (outcome.limits.get_mut(parent.index), charged.get_mut(parent.index));
         if let (Some(place), Some(when)) = places {
@@ -123,6 +124,7 @@ pub(super) fn finish(
             plan: Arc::clone(plan),
             charged,
             local,
+            owed,
             member,
             _leases: leases,
             _holding: holding,
@@ -131,6 +133,25 @@ pub(super) fn finish(
         Take::Granted(outcome, grant)
     } else {
         Take::Refused(outcome)
+    }
+}
+
+/// Says when a unit is back of what is used up, where that does not follow from the limit: a share
+/// of it, or what a lease leaves of its burst, was counted.
+fn say_when(shared: &Shared, limits: &[Limit], outcomes: &mut [LimitOutcome]) {
+    for (limit, outcome) in limits.iter().zip(outcomes) {
+        let LimitOutcome { fits: true, remaining: 0, retry_after_us: None, reset_us, .. } =
+            *outcome
+        else {
+            continue;
+        };
+        let counting = match outcome.is_local {
+            true => shared.counting_here(limit),
+            false => limit.lease.map(|_| shared.counting(limit).into_owned()),
+        };
+        if let Some(counting) = counting.filter(|_| outcome.unmeasured.is_none()) {
+            outcome.retry_after_us = Some(counting.unit_back_us(reset_us));
+        }
     }
 }
 

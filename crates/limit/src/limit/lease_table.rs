@@ -85,10 +85,11 @@ impl Leases {
         self.lock().pending_releases -= 1;
     }
 
-    /// Begins a renewal of these cells. `None` if the lease was released.
+    /// Begins a renewal of these cells. `None` if the lease was released, or is being renewed: its
+    /// shard may be another one since.
     pub(super) fn begin_renewal(&self, id: u64) -> Option<Cells> {
         let mut inner = self.lock();
-        let lease = inner.leases.get_mut(&id)?;
+        let lease = inner.leases.get_mut(&id).filter(|lease| !lease.renewing)?;
         lease.renewing = true;
         Some(lease.cells.clone())
     }

@@ -194,6 +194,8 @@ pub struct Grant {
     charged: round::ChargeTimes,
     /// The limits that were counted in this process, since the store failed.
     local: calls::LimitSet,
+    /// Those of them that were certainly not counted on Redis, which will be charged for them.
+    owed: calls::LimitSet,
     /// The member's name in logs and leases, for algorithms that keep members.
     member: u128,
     /// Given back when the grant is dropped.
@@ -303,6 +305,7 @@ impl Limiter {
             plan: Arc::clone(plan),
             charged: plan.limits().iter().map(|_| None).collect(),
             local: calls::LimitSet::default(),
+            owed: calls::LimitSet::default(),
             member: 0,
             _leases: Vec::new(),
             _holding: None,

@@ -7,6 +7,7 @@
 //! `concurrency` are given back again (`unknown`).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
 use smallvec::SmallVec;
@@ -92,28 +93,36 @@ pub(super) fn give_back_part(grant: &Grant, part: u64, whole: u64) {
 /// Carries out what is to be done for each limit of a grant.
 fn run_all(grant: &Grant, settlements: &[Settlement]) {
     let (worker, jobs) = jobs(grant, settlements);
-    for (place, job) in jobs {
+    for (place, owed, job) in jobs {
         match place {
             GroupStore::Store => run(&grant.shared, &worker, job),
             GroupStore::Local => {
                 let charged = run_on(grant.shared.standby(), &grant.shared, &job);
-                settle_ledger(&grant.shared, &worker, &job, charged);
+                settle_ledger(&grant.shared, &worker, &job, (owed, charged));
             }
         }
     }
 }
 
 /// What is settled in this process is settled in what Redis will be charged, too, and on Redis if
-/// it was charged there already. `charged` are the units that a charge came to.
-fn settle_ledger(shared: &Arc<Shared>, worker: &Arc<Worker>, job: &Job, charged: u64) {
+/// it was charged there already. `charged` are the units that a charge came to. Without `owed`,
+/// what is given back is none of what Redis will be charged: its take may have run there.
+fn settle_ledger(
+    shared: &Arc<Shared>,
+    worker: &Arc<Worker>,
+    job: &Job,
+    (owed, charged): (bool, u64),
+) {
     let ledger = &shared.ledger;
     match job {
-        Job::GiveBack { cells, .. } => {
+        Job::GiveBack { .. } if !owed => {}
+        Job::GiveBack { cells, unforeseen, .. } => {
             for (cell, taken_at_us) in
                 cells.iter().filter_map(|cell| ledger.remove(&cell.key, cell.cost))
             {
                 let cells = Cells::from_iter([cell]);
-                queue(shared, worker, Job::GiveBack { cells, taken_at_us });
+                let unforeseen = *unforeseen;
+                queue(shared, worker, Job::GiveBack { cells, taken_at_us, unforeseen });
             }
         }
         Job::Charge { cells, algorithm, .. } => {
@@ -143,7 +152,7 @@ pub(super) fn run(shared: &Arc<Shared>, worker: &Arc<Worker>, job: Job) {
 /// Runs `job` in memory. Returns the units that a charge came to.
 fn run_on(embedded: &Embedded, shared: &Arc<Shared>, job: &Job) -> u64 {
     let result = match job {
-        Job::GiveBack { cells, taken_at_us } => {
+        Job::GiveBack { cells, taken_at_us, .. } => {
             embedded.give_back(cells, *taken_at_us).map(|()| (SettleResult::Wholly, 0))
         }
         Job::Charge { cells, algorithm, owes } => {
@@ -351,12 +360,12 @@ fn apply(
 /// The calls for `settlements`. Give-backs of one take share a call. Each charge and each reset is
 /// a call of its own, so that a charge which does not fit does not prevent the others. What was
 /// counted in this process is settled there.
-fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Vec<(GroupStore, Job)>) {
-    let Grant { shared, scope, plan, charged, local, member, leased, .. } = grant;
+fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Jobs) {
+    let Grant { shared, scope, plan, charged, local, owed, member, leased, .. } = grant;
     let place = |index| if local.contains(index) { GroupStore::Local } else { GroupStore::Store };
     let worker = local::with(shared, |local| Arc::clone(local.worker()));
     let jobs = prepared::with(shared, scope, plan, |prepared| {
-        let mut jobs = Vec::new();
+        let mut jobs = Jobs::new();
         let settled = plan
             .limits()
             .iter()
@@ -378,7 +387,9 @@ fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Vec<(GroupSt
                     continue;
                 }
                 let cell = cell(limit, index, settlement.give_back, *member, *taken_at_us as i64);
-                give_back(&mut jobs, place(index), cell, *taken_at_us);
+                let unforeseen = limit.refund == Refund::Never;
+                let at = (place(index), owed.contains(index));
+                give_back(&mut jobs, at, cell, (*taken_at_us, unforeseen));
             }
         }
         let charges = settled.clone().flat_map(|(index, limit, settlement)| {
@@ -396,28 +407,39 @@ fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Vec<(GroupSt
             let cells = Cells::from_iter([Cell { shadow: false, part: Part::Alone, ..cell }]);
             let algorithm = shared.counting(limit).into_owned();
             let job = Job::Charge { cells, algorithm, owes };
-            jobs.push((place(index), job));
+            jobs.push((place(index), true, job));
         }
         for (index, limit, _) in settled.filter(|(_, _, settlement)| settlement.reset) {
-            jobs.push((place(index), Job::Reset(cell(limit, index, 0, 0, 0).key)));
+            jobs.push((place(index), true, Job::Reset(cell(limit, index, 0, 0, 0).key)));
         }
         jobs
     });
     (worker, jobs)
 }
 
+/// Where each job runs, whether Redis will be charged what it settles, and the job.
+type Jobs = Vec<(GroupStore, bool, Job)>;
+
 /// Adds a give-back: to an existing call of the same take and tag if there is one.
-fn give_back(jobs: &mut Vec<(GroupStore, Job)>, place: GroupStore, cell: Cell, taken_at_us: u64) {
-    let same = |job: &&mut (GroupStore, Job)| {
-        matches!(&job.1, Job::GiveBack { cells, taken_at_us: at } if *at == taken_at_us
-            && job.0 == place
+fn give_back(
+    jobs: &mut Jobs,
+    (place, owed): (GroupStore, bool),
+    cell: Cell,
+    (taken_at_us, of_never): (u64, bool),
+) {
+    let same = |job: &&mut (GroupStore, bool, Job)| {
+        matches!(&job.2, Job::GiveBack { cells, taken_at_us: at, .. } if *at == taken_at_us
+            && (job.0, job.1) == (place, owed)
             && cells.first().is_some_and(|first| first.key.tag == cell.key.tag))
     };
     match jobs.iter_mut().find(same) {
-        Some((_, Job::GiveBack { cells, .. })) => cells.push(cell),
+        Some((_, _, Job::GiveBack { cells, unforeseen, .. })) => {
+            cells.push(cell);
+            *unforeseen |= of_never;
+        }
         _ => {
-            let job = Job::GiveBack { cells: Cells::from_iter([cell]), taken_at_us };
-            jobs.push((place, job));
+            let (cells, unforeseen) = (Cells::from_iter([cell]), of_never);
+            jobs.push((place, owed, Job::GiveBack { cells, taken_at_us, unforeseen }));
         }
     }
 }
@@ -460,7 +482,7 @@ impl Drainer {
             while let Some(job) = self.worker.pop() {
                 let pending = PendingCall::new(&self.shared, &job);
                 let result = match &job {
-                    Job::GiveBack { cells, taken_at_us } => {
+                    Job::GiveBack { cells, taken_at_us, .. } => {
                         let given = self.shared.engine.give_back(cells, *taken_at_us).await;
                         given.map(|()| SettleResult::Wholly)
                     }
@@ -473,6 +495,10 @@ impl Drainer {
                 };
                 let failed = result.is_err();
                 pending.end(result);
+                if let Job::GiveBack { unforeseen: true, .. } = job {
+                    // Units are back of which refusals may be remembered.
+                    self.shared.resets.fetch_add(1, Ordering::Relaxed);
+                }
                 if let Job::GiveBack { cells, .. } = &job
                     && failed
                 {

@@ -262,7 +262,12 @@ impl Shared {
     /// The numbers of this proxy's share of `limit`; `None` if it can't be counted by each
     /// proxy alone.
     pub(super) fn local_numbers(&self, limit: &Limit) -> Option<[i64; NUMBERS_MAX]> {
-        self.counting(limit).share(self.local_share).map(|share| self.numbers(&share, 0))
+        self.counting_here(limit).map(|share| self.numbers(&share, 0))
+    }
+
+    /// What the limit's counter in this process runs with while the store fails, if it can.
+    pub(super) fn counting_here(&self, limit: &Limit) -> Option<Algorithm> {
+        self.counting(limit).share(self.local_share)
     }
 
     /// The shape of `algorithm`'s counters in this limiter.

@@ -1,8 +1,10 @@
 //! Calls of the HTTP API: JSON objects, or arrays of them. docs/openapi.json describes them.
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
@@ -46,6 +48,8 @@ pub(in crate::proxy) enum Operation {
     Settle,
     /// The same if it came to nothing.
     GiveBack,
+    /// More time for what is held.
+    Renew,
 }
 
 /// What a value takes, beside its bytes.
@@ -84,6 +88,7 @@ pub(in crate::proxy) struct End {
     #[serde(default)]
     pub(in crate::proxy) outcome: Outcome,
     /// The status of the answer that it came to, if there was one.
+    #[serde(default, deserialize_with = "given")]
     pub(in crate::proxy) status: Option<u16>,
     /// Facts of that answer.
     #[serde(default)]
@@ -109,6 +114,15 @@ pub(in crate::proxy) struct Returned {
     pub(in crate::proxy) id: String,
 }
 
+/// More time for what is held.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::proxy) struct Renewal {
+    pub(in crate::proxy) id: String,
+    /// From now on, in milliseconds.
+    pub(in crate::proxy) hold_ms: u64,
+}
+
 /// What [`Question`] is read from.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -117,16 +131,32 @@ struct Written {
     #[serde(default)]
     facts: Pairs,
     #[serde(default)]
-    entries: Pairs,
+    entries: Entries,
+    #[serde(default, deserialize_with = "given")]
     limits: Option<Vec<Value>>,
+    #[serde(default, deserialize_with = "given")]
     hits: Option<u64>,
+    #[serde(default, deserialize_with = "given")]
     hold_ms: Option<u64>,
 }
+
+/// A member that is there. `null` is none: it is what JavaScript writes for numbers that are none.
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(de: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(de).map(Some)
+}
+
+/// A call. serde would read a struct from an array as well, by the order of its fields.
+pub(super) struct Object<T>(pub(super) T);
 
 /// Names and values, in their order: an object, whose values may be lists, or a list of pairs. A
 /// name may come more than once.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Pairs(Vec<(String, String)>);
+
+/// The same, but no lists as values: a list of entries would fit other rules than its caller
+/// thinks, and an empty one none.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Entries(Vec<(String, String)>);
 
 /// A value, or several.
 #[derive(Deserialize)]
@@ -137,7 +167,8 @@ enum Values {
 }
 
 impl Operation {
-    const ALL: [Self; 5] = [Self::Decide, Self::Take, Self::Look, Self::Settle, Self::GiveBack];
+    const ALL: [Self; 6] =
+        [Self::Decide, Self::Take, Self::Look, Self::Settle, Self::GiveBack, Self::Renew];
 
     /// The operation at a path.
     pub(in crate::proxy) fn at(path: &str) -> Option<Self> {
@@ -152,6 +183,7 @@ impl Operation {
             Self::Look => "/v1/look",
             Self::Settle => "/v1/settle",
             Self::GiveBack => "/v1/give-back",
+            Self::Renew => "/v1/renew",
         }
     }
 }
@@ -221,19 +253,40 @@ pub(in crate::proxy) fn returned(body: &[u8]) -> Result<Calls<Returned>, Refusal
     calls(body)
 }
 
+/// What a body gives more time.
+///
+/// # Errors
+/// What was found and what was expected.
+pub(in crate::proxy) fn renewals(body: &[u8]) -> Result<Calls<Renewal>, Refusal> {
+    let renewals: Calls<Renewal> = calls(body)?;
+    renewals
+        .all()
+        .iter()
+        .try_for_each(|one| check_hold(one.hold_ms))
+        .map_err(Refusal::malformed)?;
+    Ok(renewals)
+}
+
+fn check_hold(ms: u64) -> Result<(), String> {
+    match ms {
+        1..=HOLD_MS_MAX => Ok(()),
+        _ => Err(format!("`hold_ms` that is not 1 to {HOLD_MS_MAX}")),
+    }
+}
+
 /// An object, or an array of them.
 fn calls<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<Calls<T>, Refusal> {
     let wrong = |error: serde_json::Error| {
         Refusal::malformed(error.to_string().chars().take(MESSAGE_CHARS_MAX).collect())
     };
     if body.trim_ascii_start().first() != Some(&b'[') {
-        return serde_json::from_slice(body).map(Calls::One).map_err(wrong);
+        return serde_json::from_slice(body).map(|Object(one)| Calls::One(one)).map_err(wrong);
     }
-    let many: Vec<T> = serde_json::from_slice(body).map_err(wrong)?;
+    let many: Vec<Object<T>> = serde_json::from_slice(body).map_err(wrong)?;
     if many.is_empty() || many.len() > BATCH_MAX {
         return Err(Refusal::malformed(format!("{} calls, not 1 to {BATCH_MAX}", many.len())));
     }
-    Ok(Calls::Many(many))
+    Ok(Calls::Many(many.into_iter().map(|Object(one)| one).collect()))
 }
 
 impl Question {
@@ -249,9 +302,7 @@ impl Question {
         if entries.0.iter().any(|(key, _)| key.is_empty()) {
             return Err("an entry without a key".to_owned());
         }
-        if hold_ms.is_some_and(|ms| ms == 0 || ms > HOLD_MS_MAX) {
-            return Err(format!("`hold_ms` that is not 1 to {HOLD_MS_MAX}"));
-        }
+        hold_ms.map_or(Ok(()), check_hold)?;
         match operation {
             Operation::Take if limits.is_none() => {
                 return Err("no `limits` to take of".to_owned());
@@ -325,6 +376,13 @@ impl Returned {
     }
 }
 
+impl Renewal {
+    /// Bytes that it takes until it is answered.
+    pub(in crate::proxy) fn bytes(&self) -> usize {
+        VALUE_BYTES + self.id.len()
+    }
+}
+
 impl End {
     /// Bytes that it takes until it is answered.
     pub(in crate::proxy) fn bytes(&self) -> usize {
@@ -348,48 +406,85 @@ fn checked<E: de::Error>(name: &str, before: usize) -> Result<(), E> {
     Ok(())
 }
 
-impl<'de> Deserialize<'de> for Pairs {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct PairsVisitor;
+        struct ObjectVisitor<T>(PhantomData<T>);
 
-        impl<'de> Visitor<'de> for PairsVisitor {
-            type Value = Pairs;
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+            type Value = Object<T>;
 
             fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.write_str("an object of texts or lists of texts, or a list of pairs of texts")
+                out.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(name) = map.next_key::<String>()? {
-                    checked(&name, pairs.len())?;
-                    let values = map.next_value::<Values>().map_err(|_| {
-                        de::Error::custom(format_args!(
-                            "the value of {name:?} is neither a text nor a list of texts"
-                        ))
-                    })?;
-                    match values {
-                        Values::One(value) => pairs.push((name, value)),
-                        Values::Many(many) => {
-                            checked(&name, pairs.len() + many.len().saturating_sub(1))?;
-                            pairs.extend(many.into_iter().map(|value| (name.clone(), value)));
-                        }
-                    }
-                }
-                Ok(Pairs(pairs))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Pairs, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = list.next_element::<(String, String)>()? {
-                    checked(&pair.0, pairs.len())?;
-                    pairs.push(pair);
-                }
-                Ok(Pairs(pairs))
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
             }
         }
 
-        deserializer.deserialize_any(PairsVisitor)
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+    }
+}
+
+impl<'de> Deserialize<'de> for Pairs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PairsVisitor { has_lists: true }).map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PairsVisitor { has_lists: false }).map(Self)
+    }
+}
+
+/// Reads names and values. With `has_lists`, a name of an object may have several values.
+struct PairsVisitor {
+    has_lists: bool,
+}
+
+impl<'de> Visitor<'de> for PairsVisitor {
+    type Value = Vec<(String, String)>;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self.has_lists {
+            true => "an object of texts or lists of texts, or a list of pairs of texts",
+            false => "an object of texts, or a list of pairs of texts",
+        })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut pairs = Vec::new();
+        while let Some(name) = map.next_key::<String>()? {
+            checked(&name, pairs.len())?;
+            let values = map.next_value::<Values>().ok();
+            match values {
+                Some(Values::One(value)) => pairs.push((name, value)),
+                Some(Values::Many(many)) if self.has_lists => {
+                    checked(&name, pairs.len() + many.len().saturating_sub(1))?;
+                    pairs.extend(many.into_iter().map(|value| (name.clone(), value)));
+                }
+                _ => {
+                    let expected = match self.has_lists {
+                        true => "neither a text nor a list of texts",
+                        false => "no text: an entry that comes several times is several pairs",
+                    };
+                    return Err(de::Error::custom(format_args!(
+                        "the value of {name:?} is {expected}"
+                    )));
+                }
+            }
+        }
+        Ok(pairs)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut pairs = Vec::new();
+        while let Some(pair) = list.next_element::<(String, String)>()? {
+            checked(&pair.0, pairs.len())?;
+            pairs.push(pair);
+        }
+        Ok(pairs)
     }
 }
 

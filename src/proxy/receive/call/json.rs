@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
-use super::api::MESSAGE_CHARS_MAX;
+use super::api::{MESSAGE_CHARS_MAX, Object};
 use super::messages::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, UInt64Value, Unit,
 };
@@ -21,7 +21,7 @@ pub(in crate::proxy) const JSON_CALL: &str = "/json";
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct WrittenCall {
     domain: Option<String>,
-    descriptors: Option<Vec<WrittenDescriptor>>,
+    descriptors: Option<Vec<Object<WrittenDescriptor>>>,
     #[serde(alias = "hits_addend")]
     hits_addend: Option<Number>,
 }
@@ -29,8 +29,8 @@ struct WrittenCall {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct WrittenDescriptor {
-    entries: Option<Vec<WrittenEntry>>,
-    limit: Option<WrittenLimit>,
+    entries: Option<Vec<Object<WrittenEntry>>>,
+    limit: Option<Object<WrittenLimit>>,
     #[serde(alias = "hits_addend")]
     hits_addend: Option<Number>,
     #[serde(alias = "is_negative_hits")]
@@ -98,7 +98,8 @@ impl Call {
 }
 
 fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
-    let written: WrittenCall = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let Object::<WrittenCall>(written) =
+        serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let descriptors = written.descriptors.unwrap_or_default().into_iter().map(descriptor);
     Ok(RateLimitRequest {
         domain: written.domain.unwrap_or_default(),
@@ -107,8 +108,8 @@ fn request(body: &[u8]) -> Result<RateLimitRequest, String> {
     })
 }
 
-fn descriptor(written: WrittenDescriptor) -> Result<RateLimitDescriptor, String> {
-    let entry = |entry: WrittenEntry| Entry {
+fn descriptor(Object(written): Object<WrittenDescriptor>) -> Result<RateLimitDescriptor, String> {
+    let entry = |Object(entry): Object<WrittenEntry>| Entry {
         key: entry.key.unwrap_or_default().into_bytes(),
         value: entry.value.unwrap_or_default().into_bytes(),
     };
@@ -120,7 +121,7 @@ fn descriptor(written: WrittenDescriptor) -> Result<RateLimitDescriptor, String>
     })
 }
 
-fn limit(written: WrittenLimit) -> Result<RateLimitOverride, String> {
+fn limit(Object(written): Object<WrittenLimit>) -> Result<RateLimitOverride, String> {
     let unit = match written.unit {
         None => Unit::Unknown.into(),
         Some(WrittenUnit::Number(number)) => number,

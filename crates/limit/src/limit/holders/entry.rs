@@ -58,12 +58,11 @@ fn named_ranges(holder: u128, (call, ranges): (u32, Vec<Range<u32>>)) -> Returne
 }
 
 impl Kept {
-    /// What nobody spends of a call, where that does not come back by itself soon.
+    /// What a call has taken, of which nobody spends anything.
     pub(super) fn unused(&self, call: Call, reply: Reply) -> Returned {
         let Reply::Granted { units, taken_at, .. } = reply else { return Returned::new() };
         let member = named(self.member, call.number());
-        let units = ReturnedUnits { units, taken_at_us: taken_at, member };
-        if self.spec.has_places { Returned::from_iter([units]) } else { Returned::new() }
+        Returned::from_iter([ReturnedUnits { units, taken_at_us: taken_at, member }])
     }
 }
 
@@ -126,10 +125,9 @@ impl Entry {
         surplus
     }
 
-    /// Ends the lease. Unused units go back, places even after the deadline: they would count for
-    /// much longer.
-    pub(super) fn leave(&mut self, now_us: u64) -> Returned {
-        let left = self.holder.leave(now_us);
+    /// Ends the lease. Unused units go back.
+    pub(super) fn leave(&mut self) -> Returned {
+        let left = self.holder.leave();
         self.returned(left)
     }
 

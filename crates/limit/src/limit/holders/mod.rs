@@ -58,6 +58,15 @@ pub(super) struct LeaseSpec {
 static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
 
 impl LeaseSpec {
+    /// Whether units come back one after another, so that a grant that leaves some says when one of
+    /// them is back, and not when several are.
+    fn counts_apart(&self) -> bool {
+        matches!(
+            self.algorithm,
+            Algorithm::SlidingWindowLog(_) | Algorithm::SlidingWindowBuckets(_)
+        )
+    }
+
     /// Leases of the counter that `cell` names, which runs with what `leased` says.
     pub(super) fn new(
         limiter: Weak<dyn Any + Send + Sync>,
@@ -279,7 +288,7 @@ impl Holders {
                 let until_us = entry.trimmed_us().map_or(until_us, |trims| until_us.min(trims));
                 KeeperStep::Idle { until_us, wake }
             }
-            _ => KeeperStep::End { give_back: entry.leave(now_us) },
+            _ => KeeperStep::End { give_back: entry.leave() },
         }
     }
 
@@ -331,7 +340,12 @@ impl Holders {
             && cell.remaining < call.least
             && (reply == Reply::Refused || entry.holder.deadline_us().is_some())
         {
-            entry.refuse(unserved, call.least, cell, waiting);
+            let says_when = reply == Reply::Refused || call.least == 1 || !kept.spec.counts_apart();
+            if says_when {
+                entry.refuse(unserved, call.least, cell, waiting);
+            } else {
+                entry.send_away(waiting);
+            }
         }
         returned
     }
@@ -364,9 +378,9 @@ impl Holders {
 
     /// The counter with this id was deleted: what was leased of it is not used any more. Units of
     /// what is gone can't go back. Places can, in case it was not deleted after all.
-    pub(super) fn forget(&self, id: u128, now_us: u64) -> Option<(Arc<LeaseSpec>, Returned)> {
+    pub(super) fn forget(&self, id: u128) -> Option<(Arc<LeaseSpec>, Returned)> {
         let mut entry = self.lock().remove(id)?;
-        let places = entry.leave(now_us);
+        let places = entry.leave();
         entry.spec.has_places.then(|| (Arc::clone(&entry.spec), places))
     }
 
@@ -405,7 +419,7 @@ impl Table {
                 return None;
             }
             left = self.remove(spec.id).map(|mut entry| {
-                let units = entry.leave(now_us);
+                let units = entry.leave();
                 (Arc::clone(&entry.spec), units)
             });
         }
@@ -501,7 +515,7 @@ mod tests {
         let old = spend(&holders, &spec, 30);
         assert!(holders.undo(&spec, 31, old));
         let old = spend(&holders, &spec, 32);
-        assert!(holders.forget(spec.id, 35).is_none());
+        assert!(holders.forget(spec.id).is_none());
         // Its first call has the same number.
         let (kept, call) = asking(&holders, &spec, 40);
         assert!(holders.reply(&kept, 50, (call, granted(20))).is_empty());
@@ -515,7 +529,7 @@ mod tests {
     fn the_keeper_of_a_holder_that_is_gone_does_nothing_to_its_successor() {
         let (holders, spec) = (Holders::default(), spec());
         let (old, old_call) = asking(&holders, &spec, 10);
-        assert!(holders.forget(spec.id, 15).is_none());
+        assert!(holders.forget(spec.id).is_none());
         let (kept, call) = asking(&holders, &spec, 20);
         assert!(holders.reply(&old, 30, (old_call, granted(20))).is_empty());
         let KeeperStep::End { give_back } = holders.next(&old, 30) else { panic!("it is kept") };

@@ -97,7 +97,7 @@ fn acquired(worker: &Arc<Worker>, spec: &Arc<LeaseSpec>, answer: Answer) -> Acqu
 /// more.
 pub(super) fn forget(shared: &Arc<Shared>, id: u128) {
     for worker in shared.workers() {
-        if let Some((spec, places)) = worker.holders.forget(id, boottime_us()) {
+        if let Some((spec, places)) = worker.holders.forget(id) {
             keeper::give_back(shared, &worker, &spec, places);
         }
     }

@@ -149,6 +149,40 @@ async fn unused_units_go_back_at_the_end_of_the_process_and_of_the_lease() {
 }
 
 #[tokio::test]
+async fn unused_units_of_a_worker_that_is_late_go_back_too() {
+    let server = Server::start();
+    let [late, other] = ["a", "b"].map(|name| proxy(&server, name));
+    let limit = leased(daily("window", "k", 10_000));
+    let mut admitted = 0;
+    while late.count(names::LEASE_CALLS, &["granted"]) == 0 {
+        admitted += u64::from(late.admits(&limit).await);
+    }
+    // Nothing else runs on this worker until the lease is over.
+    std::thread::sleep(Duration::from_millis(300));
+    let began = monotonic();
+    let plain = Limit { lease: None, ..limit.clone() };
+    while other.remaining(&plain).await < 10_000 - admitted {
+        assert!(began.elapsed() < TEST_TIMEOUT, "{}", other.remaining(&plain).await);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(other.remaining(&plain).await, 10_000 - admitted);
+}
+
+#[tokio::test]
+async fn a_bucket_that_is_used_up_says_when_a_unit_is_back() {
+    let server = Server::start();
+    let rig = proxy(&server, "a");
+    let rate = Rate { amount: 1, per_ms: 60_000 };
+    let gcra = Gcra { burst: 10, rate, debt: Debt::None };
+    // The store counts nine of them, and one request asks for all.
+    let limit = leased(Limit { cost: 9, ..Limit::new("bucket", "k", gcra.into()) });
+    let outcome = &rig.outcome(&[limit]).await.limits[0];
+    assert!(outcome.fits && outcome.remaining == 0, "{outcome:?}");
+    let back_us = outcome.retry_after_us.unwrap();
+    assert!((59_000_000..=60_000_000).contains(&back_us), "{back_us}");
+}
+
+#[tokio::test]
 async fn a_limit_that_is_edited_or_deleted_is_not_served_from_old_leases() {
     let server = Server::start();
     let rig = proxy(&server, "a");

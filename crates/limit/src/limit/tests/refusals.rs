@@ -9,6 +9,7 @@ use super::redis_server::Server;
 use super::settling::algorithms;
 use super::*;
 use crate::clock::monotonic;
+use crate::limit::Ending;
 use crate::plan::{Algorithm, Debt, Gcra, Rate, SlidingWindowLog, TokenBucket};
 
 fn limit(algorithm: Algorithm, cost: u64) -> Limit {
@@ -240,6 +241,25 @@ async fn no_refusal_is_remembered_of_a_limit_that_another_plan_gives_back() {
         }
         assert_eq!(counted(&rig), before);
     }
+}
+
+#[tokio::test]
+async fn no_refusal_outlives_what_is_withdrawn() {
+    let server = Server::start();
+    let rig = Rig::redis(server.port);
+    let limit = daily("window", "k", 1);
+    let grant = rig.grant(&limit).await;
+    assert!(!rig.admits(&limit).await && !rig.admits(&limit).await);
+    assert_eq!(rig.count(crate::telemetry::names::REFUSALS_REMEMBERED, &[]), 1);
+    let version = || rig.limiter.shared.resets.load(std::sync::atomic::Ordering::Relaxed);
+    let before = version();
+    grant.settle(Ending::Withdrawn, &[]);
+    let began = monotonic();
+    while version() == before {
+        assert!(began.elapsed() < TEST_TIMEOUT, "it does not come back");
+        tokio::task::yield_now().await;
+    }
+    assert!(rig.admits(&limit).await);
 }
 
 fn evalsha(server: &mut Server) -> u64 {

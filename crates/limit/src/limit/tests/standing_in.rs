@@ -124,6 +124,28 @@ async fn units_given_back_after_they_were_handed_back_reach_redis() {
 }
 
 #[tokio::test]
+async fn units_that_redis_may_have_are_not_given_back_from_those_of_others() {
+    let mut server = Server::start();
+    let settings = Settings { deadline: Duration::from_millis(100), ..Settings::default() };
+    let mut rig = Rig::with(&on_redis(server.port), settings);
+    rig.scope = scope("public", OnStoreError::Local);
+    let limit = refunded(daily("window", "k", 30), Refund::BySettle);
+    let of = |cost| Limit { cost, ..limit.clone() };
+    assert!(rig.admits(&of(1)).await);
+    // The first times out: Redis may have counted it, and so this process does not charge it there.
+    server.hold();
+    let unknown = rig.grant(&of(3)).await;
+    away(&mut server);
+    server.release();
+    let owed = rig.grant(&of(5)).await;
+    let unused = Adjustment { limit: "window".into(), change: Change::Units(-3) };
+    unknown.settle(Ending::Completed, &[unused]);
+    back(&mut server);
+    until_left(std::slice::from_ref(&rig), &limit, 30 - 1 - 5).await;
+    drop(owed);
+}
+
+#[tokio::test]
 async fn a_charge_that_was_refused_here_is_not_charged_there() {
     let mut server = Server::start();
     let rig = with_share(&server, "1/2");
