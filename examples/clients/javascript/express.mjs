@@ -1,6 +1,8 @@
 // An Express middleware that asks Weir before each request: `app.use(limit(weir, "api"))`. `own`
 // are the fields that only the policy may set, in lower case, such as `["x-plan"]`: one that a
 // client sends does not reach the application.
+import { WeirError } from "./weir.mjs";
+
 export function limit(weir, domain, { own = [] } = {}) {
   return (req, res, next) => {
     const facts = { method: req.method, path: req.baseUrl + req.path };
@@ -19,8 +21,16 @@ export function limit(weir, domain, { own = [] } = {}) {
       for (const [name, value] of decision.requestFields) req.headers[name.toLowerCase()] = value;
       next();
     };
-    // Wrapped, as Express would answer with an error's own `status`, here that of Weir's answer.
-    const fail = (cause) => next(new Error("Weir could not be asked", { cause }));
+    const fail = (cause) => {
+      if (cause instanceof WeirError && cause.status === 400) {
+        // Of what whoever asks can choose, only a path can be none.
+        res.statusCode = 400;
+        res.setHeader("content-type", "text/plain");
+        return res.end("bad request\n");
+      }
+      // Wrapped, as Express would answer with an error's own `status`, here that of Weir's answer.
+      next(new Error("Weir could not be asked", { cause }));
+    };
     weir.decide(domain, { facts }).then(answer).catch(fail);
   };
 }

@@ -2,10 +2,11 @@
 import { randomUUID } from "node:crypto";
 import { STATUS_CODES } from "node:http";
 
+const MAX_CALL = 1 << 20; // bytes of a call, or of a batch: Weir takes no more
 const MAX_ANSWER = 1 << 20; // bytes of one call's answer; a batch's may have 16 times as many
-const MISTAKES = [400, 401, 403, 404, 422];
+const MISTAKES = [400, 401, 403, 404, 405, 413, 415, 422, 431];
 
-/** The call itself is wrong: bad request, bad token, no such domain. */
+/** The call itself is wrong: bad request, bad token, no such domain, too long. */
 export class WeirError extends Error {
   constructor(status, detail) {
     super(`${status}: ${detail}`);
@@ -26,12 +27,24 @@ export class Weir {
 
   /**
    * `timeoutMs` is for a whole call; `onError` ("deny" or "allow") says what holds while Weir
-   * gives no decision.
+   * gives no decision. For https with an authority of your own, start Node with
+   * NODE_EXTRA_CA_CERTS.
+   *
+   * A connection that does not come about is tried for 10 s, also if its call has ended long
+   * before: `fetch` has no setting for that. Nor has it one for how many there are. If the host's
+   * name has several addresses, each is tried for 250 ms before the next: call
+   * `net.setDefaultAutoSelectFamilyAttemptTimeout(50)`, which is for the whole process.
    */
   constructor(url, { token, timeoutMs = 250, onError = "deny" } = {}) {
-    if (!/^https?:$/.test(new URL(url).protocol)) throw new TypeError("url must be http(s)");
+    const { protocol, username, password, search, hash, href } = new URL(url);
+    if (!/^https?:$/.test(protocol) || username || password || search || hash) {
+      throw new TypeError("url must be http[s]://HOST[:PORT][/PATH]");
+    }
     if (onError !== "deny" && onError !== "allow") throw new TypeError("onError: deny or allow");
-    this.#url = url.replace(/\/+$/, "");
+    if (!(Number.isSafeInteger(timeoutMs) && timeoutMs > 0 && timeoutMs < 2 ** 31)) {
+      throw new TypeError("timeoutMs: an integer from 1 to 2147483647");
+    }
+    this.#url = href.replace(/[?#]*$/, "").replace(/\/+$/, "");
     if (!/^[ -~]*$/.test(token ?? "")) throw new TypeError("token: printable ASCII characters");
     this.#headers = { "content-type": "application/json" };
     if (token !== undefined) this.#headers.authorization = `Bearer ${token}`;
@@ -73,9 +86,9 @@ export class Weir {
    * Up to 1,024 `calls`, as the API has them, to /v1/decide, /v1/take or /v1/look: an array of
    * decisions in their order. For a call that is itself wrong it has a WeirError.
    */
-  async batch(path, calls) {
-    const look = path === "/v1/look";
-    const [status, answers] = await this.#ask(path, calls, undefined, look, 16 * MAX_ANSWER);
+  async batch(path, calls, { idempotencyKey } = {}) {
+    const key = path === "/v1/look" ? undefined : keyOf(idempotencyKey);
+    const [status, answers] = await this.#ask(path, calls, key, 16 * MAX_ANSWER);
     if (!Array.isArray(answers) || answers.length !== calls.length) {
       return calls.map(() => this.#read(status, answers));
     }
@@ -89,7 +102,6 @@ export class Weir {
     });
   }
 
-  // An id is settled once: sent again, it is at worst not known any more.
   async #close(path, call) {
     const [status, answer] = await this.#ask(path, call);
     if (status !== 404) throwMistake(status, answer);
@@ -107,21 +119,28 @@ export class Weir {
   }
 
   // The answer's HTTP status (0: none came) and its JSON (undefined: it isn't any).
-  async #ask(path, call, key, repeatable = true, bound = MAX_ANSWER) {
+  async #ask(path, call, key, bound = MAX_ANSWER) {
+    for (const one of Array.isArray(call) ? call : [call]) check(one);
+    const body = Buffer.from(JSON.stringify(call));
+    if (body.length > MAX_CALL) { // Weir's own answer can be lost while the rest is being sent
+      throw new WeirError(413, `${body.length} bytes, not ${MAX_CALL} at most`);
+    }
     const request = {
       method: "POST",
       headers: key ? { ...this.#headers, "idempotency-key": key } : this.#headers,
-      body: JSON.stringify(call),
+      body,
       redirect: "manual",
       signal: AbortSignal.timeout(this.#timeoutMs), // for both tries, and for reading the answer
     };
     try {
       const answer = await fetch(this.#url + path, request).catch((error) => {
-        if (repeatable && wasClosed(error.cause)) return fetch(this.#url + path, request);
+        if (wasClosed(error.cause)) return fetch(this.#url + path, request);
         throw error;
       });
       return [answer.status, await json(answer, bound)];
-    } catch {
+    } catch (error) {
+      // `fetch` asks nobody at the ports of some other protocols, such as 6000.
+      if (error.cause?.message === "bad port") throw new TypeError(`${this.#url}: bad port`);
       return [0, undefined];
     }
   }
@@ -130,7 +149,7 @@ export class Weir {
 // Whether Weir closed an idle connection as it was reused. `fetch` says only how many bytes have
 // ever come over it (none: it was a fresh one), and not that of every such error; nor can it be
 // told to use a fresh one. What is sent again can't charge twice, though: it has a key, or takes
-// nothing.
+// nothing, or closes what can be closed once.
 function wasClosed(cause) {
   if (cause?.code === "UND_ERR_SOCKET") return cause.socket?.bytesRead > 0;
   return cause?.code === "ECONNRESET" || cause?.code === "EPIPE";
@@ -175,6 +194,29 @@ function decisionOf(o) {
 function keyOf(given = randomUUID().replaceAll("-", "")) {
   if (/^[ -~]{1,255}$/.test(given)) return given;
   throw new WeirError(400, "idempotencyKey: 1 to 255 printable ASCII characters");
+}
+
+// JSON would make another call of these: it leaves out what is undefined, so that nothing counts, a
+// list counts by several values, a Map by none, and NaN becomes null, which is the default.
+function check(call) {
+  for (const name of ["hits", "hold_ms", "status"]) {
+    if (call?.[name] !== undefined && !Number.isSafeInteger(call[name])) {
+      throw new WeirError(400, `${name}: an integer`);
+    }
+  }
+  const isText = (value) => typeof value === "string";
+  const isTexts = (value) => Array.isArray(value) && value.every(isText);
+  for (const of of ["facts", "entries"]) {
+    const table = call?.[of];
+    if (table === undefined) continue;
+    const isPlain = Object.prototype.toString.call(table) === "[object Object]";
+    const pairs = Array.isArray(table) ? table : isPlain ? Object.entries(table) : [table];
+    const isPair = (pair) => Array.isArray(pair) && pair.length === 2 && isText(pair[0]) &&
+      (isText(pair[1]) || (of === "facts" && isTexts(pair[1])));
+    if (!pairs.every(isPair)) {
+      throw new WeirError(400, `${of} are names and values that are texts`);
+    }
+  }
 }
 
 function throwMistake(status, answer) {
