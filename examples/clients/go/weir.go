@@ -5,21 +5,33 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
+	"sort"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
+
+// MaxCall is how many bytes a call, or a batch, may have: Weir takes no more.
+const MaxCall = 1 << 20
+
+// MaxConns is how many connections there are at once, idle and new ones included. A call that
+// finds none waits for one, until its timeout.
+const MaxConns = 256
 
 // MaxAnswer is how many bytes the answer to one call may have; that to a batch, 16 times as many.
 const MaxAnswer = 1 << 20
 
-// Error says that the call itself is wrong: bad request, bad token, no such domain.
+// Error says that the call itself is wrong: bad request, bad token, no such domain, too long.
 type Error struct {
 	Status int // of Weir's HTTP answer
 	Detail string
@@ -53,14 +65,14 @@ type Limit struct {
 	RetryAfterMs int64  `json:"retry_after_ms"`
 }
 
-// Question is what Weir decides about.
+// Question is what Weir decides about. All strings are UTF-8: JSON has no other bytes.
 type Question struct {
 	Domain  string
 	Facts   map[string][]string
 	Entries [][2]string   // name and value, in order
 	Limits  []any         // the caller's own, as JSON: for Take and Look
 	Hits    int           // units to take; 0 means 1 (Look takes none)
-	Hold    time.Duration // if not 0, the decision is held until it is settled, or for so long
+	Hold    time.Duration // if not 0, held until it is settled, or for so many milliseconds
 	Key     string        // of idempotency; a random one if empty
 }
 
@@ -70,9 +82,13 @@ type Client struct {
 	Timeout time.Duration
 	// Allow says what holds while Weir gives no decision.
 	Allow bool
+	// TLS is for https: authorities other than the system's, a certificate of the client's own.
+	// Change what it points to before the first call.
+	TLS *tls.Config
 
 	url, token string
 	http       *http.Client
+	last       atomic.Value // the address that was last connected to, a string
 }
 
 // New returns a client with a timeout of 250 ms, which refuses while Weir gives no decision.
@@ -82,28 +98,69 @@ func New(address, token string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || !printable(token) {
-		return nil, errors.New("weir: want http(s)://HOST[:PORT] and a printable token")
+	port, err := strconv.ParseUint(u.Port(), 10, 16)
+	if (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil ||
+		strings.ContainsAny(address, "?#") || (u.Port() != "" && (err != nil || port == 0)) {
+		return nil, errors.New("weir: want http[s]://HOST[:PORT][/PATH]")
 	}
-	return &Client{
+	if !printable(token) {
+		return nil, errors.New("weir: want a printable token")
+	}
+	c := &Client{
 		Timeout: 250 * time.Millisecond,
+		TLS:     &tls.Config{MinVersion: tls.VersionTLS12},
 		url:     strings.TrimRight(address, "/"),
 		token:   token,
-		http: &http.Client{
-			Transport: &http.Transport{
-				MaxIdleConnsPerHost: 16,
-				IdleConnTimeout:     90 * time.Second,
-				DisableCompression:  true,
-			},
-			CheckRedirect: func(*http.Request, []*http.Request) error {
-				return http.ErrUseLastResponse
-			},
+	}
+	c.http = &http.Client{
+		Transport: &http.Transport{
+			DialContext:         c.dial,
+			TLSClientConfig:     c.TLS,
+			TLSHandshakeTimeout: 5 * time.Second,
+			MaxConnsPerHost:     MaxConns,
+			MaxIdleConnsPerHost: 16,
+			IdleConnTimeout:     90 * time.Second,
+			DisableCompression:  true,
 		},
-	}, nil
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse
+		},
+	}
+	return c, nil
 }
 
-// Decide takes q.Hits units by the policy of q.Domain. The error is an *Error, or says that
-// q.Limits are not JSON; that Weir can't be reached is none, but makes a decision of its own.
+// dial ends by the timeout, as the transport doesn't cancel it with the call that it is for. Each
+// address of a name has its share of the time that is left, the one that worked last first: a
+// net.Dialer would give all of so short a time to the first of a family.
+func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	end := time.Now().Add(c.Timeout)
+	ctx, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	found, err := net.DefaultResolver.LookupHost(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	last := c.last.Load()
+	sort.SliceStable(found, func(i, j int) bool { return found[i] == last && found[j] != last })
+	var conn net.Conn
+	for i, one := range found {
+		share := net.Dialer{Timeout: time.Until(end) / time.Duration(len(found)-i)}
+		conn, err = share.DialContext(ctx, network, net.JoinHostPort(one, port))
+		if err == nil {
+			c.last.Store(one)
+			return conn, nil
+		}
+	}
+	return nil, err
+}
+
+// Decide takes q.Hits units by the policy of q.Domain. The error is an *Error, or that of ctx if
+// it is done, or says that q.Limits are not JSON; that Weir can't be reached, or not by Timeout, is
+// none, but makes a decision of its own.
 func (c *Client) Decide(ctx context.Context, q Question) (Decision, error) {
 	return c.decide(ctx, "/v1/decide", q)
 }
@@ -144,15 +201,15 @@ type Result struct {
 }
 
 // Batch asks up to 1,024 questions at once, at /v1/decide, /v1/take or /v1/look. The results are
-// in their order. Their keys are not used, so that only a look is repeated on a new connection.
+// in their order. Their keys are not used: the batch as a whole has a random one.
 func (c *Client) Batch(ctx context.Context, path string, questions []Question) []Result {
 	calls := make([]call, len(questions))
 	for i, q := range questions {
 		calls[i] = callOf(path, q)
 	}
-	var key []string
-	if path == "/v1/look" {
-		key = []string{}
+	key := []string{}
+	if path != "/v1/look" {
+		key = newKey()
 	}
 	results := make([]Result, len(questions))
 	status, data, err := c.ask(ctx, path, calls, key, 16*MaxAnswer)
@@ -215,13 +272,17 @@ type call struct {
 	Entries [][2]string         `json:"entries,omitempty"`
 	Limits  []any               `json:"limits,omitempty"`
 	Hits    int                 `json:"hits,omitempty"`
-	HoldMs  int64               `json:"hold_ms,omitempty"`
+	HoldMs  *int64              `json:"hold_ms,omitempty"`
 }
 
 func callOf(path string, q Question) call {
-	c := call{q.Domain, q.Facts, q.Entries, q.Limits, q.Hits, q.Hold.Milliseconds()}
+	c := call{q.Domain, q.Facts, q.Entries, q.Limits, q.Hits, nil}
+	if q.Hold != 0 { // a part of a millisecond is one
+		ms := (q.Hold + time.Millisecond - 1).Milliseconds()
+		c.HoldMs = &ms
+	}
 	if path == "/v1/look" {
-		c.Hits, c.HoldMs = 0, 0
+		c.Hits, c.HoldMs = 0, nil
 	} else if path == "/v1/decide" {
 		c.Limits = nil
 	}
@@ -263,15 +324,19 @@ func (c *Client) read(status int, data []byte, detail string) (Decision, error) 
 
 // ask gives the answer's HTTP status, 0 if none came. The transport itself repeats a call on
 // another connection if a reused one is closed before a byte of the answer: if the call has a key,
-// or an empty list of them, which says that it may be repeated and isn't sent.
+// or an empty list of them, which says that it may be repeated and isn't sent. The error is that of
+// the caller's ctx, or of the payload.
 func (c *Client) ask(
-	ctx context.Context, path string, payload any, key []string, bound int64,
+	caller context.Context, path string, payload any, key []string, bound int64,
 ) (int, []byte, error) {
 	body, err := json.Marshal(payload)
 	if err != nil {
 		return 0, nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	if len(body) > MaxCall { // Weir's own answer can be lost while the rest is being sent
+		return 0, nil, &Error{413, fmt.Sprintf("%d bytes, not %d at most", len(body), MaxCall)}
+	}
+	ctx, cancel := context.WithTimeout(caller, c.Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, "POST", c.url+path, bytes.NewReader(body))
 	if err != nil {
@@ -286,12 +351,12 @@ func (c *Client) ask(
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		return 0, nil, nil
+		return 0, nil, caller.Err()
 	}
 	defer res.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(res.Body, bound+1))
 	if err != nil {
-		return 0, nil, nil
+		return 0, nil, caller.Err()
 	}
 	if int64(len(data)) > bound {
 		data = nil
@@ -301,7 +366,7 @@ func (c *Client) ask(
 
 func isMistake(status int) bool {
 	switch status {
-	case 400, 401, 403, 404, 422:
+	case 400, 401, 403, 404, 405, 413, 415, 422, 431:
 		return true
 	}
 	return false

@@ -6,6 +6,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -26,11 +27,18 @@ func limit(client *weir.Client, domain string, own []string, next http.Handler) 
 		if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
 			facts["client-ip"] = []string{peer.Addr().Unmap().WithZone("").String()}
 		}
-		if keys := r.Header.Values("X-Api-Key"); len(keys) > 0 {
-			facts["header.x-api-key"] = keys
+		for _, key := range r.Header.Values("X-Api-Key") {
+			facts["header.x-api-key"] = append(facts["header.x-api-key"], fromLatin1(key))
 		}
 		decision, err := client.Decide(r.Context(), weir.Question{Domain: domain, Facts: facts})
-		if err != nil { // of ours, not of whoever asks
+		var mistake *weir.Error
+		if r.Context().Err() != nil {
+			return // whoever asks has gone
+		} else if errors.As(err, &mistake) && mistake.Status == http.StatusBadRequest {
+			// Of what whoever asks can choose, only a path can be none.
+			http.Error(w, "bad request", http.StatusBadRequest)
+			return
+		} else if err != nil { // a mistake of ours
 			log.Print(err)
 			http.Error(w, "could not ask", http.StatusInternalServerError)
 			return
@@ -55,8 +63,27 @@ func set(header http.Header, fields [][2]string) {
 		header.Del(field[0])
 	}
 	for _, field := range fields {
-		header.Add(field[0], field[1])
+		header.Add(field[0], toLatin1(field[1]))
 	}
+}
+
+// fromLatin1 makes text of a field's bytes, as Weir does: otherwise all bytes that are no UTF-8
+// would be one character, and different keys would share a counter.
+func fromLatin1(field string) string {
+	var text strings.Builder
+	for i := 0; i < len(field); i++ {
+		text.WriteRune(rune(field[i]))
+	}
+	return text.String()
+}
+
+// toLatin1 is the way back.
+func toLatin1(text string) string {
+	var field []byte
+	for _, char := range text {
+		field = append(field, byte(char))
+	}
+	return string(field)
 }
 
 func main() {
