@@ -3,7 +3,6 @@
 //! ("api" if not set), and WEIR_OWN_FIELDS the header fields that only the policy may set.
 
 use std::env;
-use std::error::Error;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -18,7 +17,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tower::{Layer, Service, service_fn};
-use weir_client::{Client, Question};
+use weir_client::{Client, Error, Question};
 
 #[derive(Clone)]
 struct LimitLayer {
@@ -66,12 +65,15 @@ where
         Box::pin(async move {
             let decision = match weir.decide(&question).await {
                 Ok(decision) => decision,
+                // Of what whoever asks can choose, only a path can be none.
+                Err(Error::Mistake { status: 400, .. }) => {
+                    return Ok(answer(StatusCode::BAD_REQUEST, "bad request\n".into()));
+                }
                 Err(error) => {
-                    // A mistake of ours, not of whoever asks.
+                    // A mistake of ours.
                     eprintln!("{error}");
-                    let mut response = Response::new(B::from("could not ask\n".into()));
-                    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-                    return Ok(response);
+                    let status = StatusCode::INTERNAL_SERVER_ERROR;
+                    return Ok(answer(status, "could not ask\n".into()));
                 }
             };
             let mut response = if decision.allowed {
@@ -81,15 +83,20 @@ where
                 set(request.headers_mut(), &decision.request_fields);
                 next.call(request).await?
             } else {
-                let mut refusal = Response::new(B::from(decision.body.unwrap_or_default()));
                 let status = StatusCode::from_u16(decision.status);
-                *refusal.status_mut() = status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-                refusal
+                let status = status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+                answer(status, decision.body.unwrap_or_default())
             };
             set(response.headers_mut(), &decision.fields);
             Ok(response)
         })
     }
+}
+
+fn answer<B: From<String>>(status: StatusCode, body: String) -> Response<B> {
+    let mut response = Response::new(B::from(body));
+    *response.status_mut() = status;
+    response
 }
 
 fn question<A>(domain: String, request: &Request<A>) -> Question {
@@ -100,25 +107,31 @@ fn question<A>(domain: String, request: &Request<A>) -> Question {
         question = question.fact("client-ip", peer.ip().to_canonical().to_string());
     }
     for key in request.headers().get_all("x-api-key") {
-        question = question.fact("header.x-api-key", String::from_utf8_lossy(key.as_bytes()));
+        // Each byte is a character, as for Weir: otherwise all bytes that are no UTF-8 would be one
+        // character, and different keys would share a counter.
+        let key: String = key.as_bytes().iter().copied().map(char::from).collect();
+        question = question.fact("header.x-api-key", key);
     }
     question
 }
 
 /// Gives `headers` these fields in place of any of the same name.
 fn set(headers: &mut HeaderMap, fields: &[(String, String)]) {
-    let parse = |(name, value): &(String, String)| {
-        Some((name.parse::<HeaderName>().ok()?, value.parse::<HeaderValue>().ok()?))
-    };
-    let fields: Vec<_> = fields.iter().filter_map(parse).collect();
-    for (name, _) in &fields {
+    for (name, _) in fields {
         headers.remove(name);
     }
-    headers.extend(fields);
+    for (name, value) in fields {
+        // Each character was a byte.
+        let bytes = value.chars().map(u8::try_from).collect::<Result<Vec<_>, _>>();
+        let value = bytes.ok().and_then(|bytes| HeaderValue::from_bytes(&bytes).ok());
+        if let (Ok(name), Some(value)) = (name.parse::<HeaderName>(), value) {
+            headers.append(name, value);
+        }
+    }
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = env::args().skip(1);
     let (Some(listen), Some(url)) = (args.next(), args.next()) else {
         return Err("usage: tower LISTEN WEIR_URL".into());

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use hyper::Uri;
 use hyper::http::Extensions;
@@ -36,9 +37,14 @@ pub(crate) fn was_stale(error: &hyper_util::client::legacy::Error) -> bool {
 pub(crate) struct Connector(HttpConnector);
 
 impl Connector {
-    pub(crate) fn new() -> Self {
+    /// For calls that end by this deadline. If a name has several addresses, one that is dead
+    /// leaves some of the time for the others.
+    pub(crate) fn new(deadline: Duration) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
+        connector.set_happy_eyeballs_timeout(Some(deadline / 5));
+        // Shared by the addresses of a family.
+        connector.set_connect_timeout(Some(deadline / 5 * 4));
         Self(connector)
     }
 }

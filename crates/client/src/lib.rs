@@ -21,6 +21,8 @@ use serde_json::Value;
 use crate::connect::{Connector, was_stale};
 pub use crate::types::{Decision, Kind, Limit, Outcome, Question, Settlement};
 
+/// How many bytes a call, or a batch, may have: Weir takes no more.
+pub const MAX_CALL: usize = 1 << 20;
 /// How many bytes the answer to one call may have. A longer one is no decision.
 pub const MAX_ANSWER: usize = 1 << 20;
 /// How many bytes the answer to a batch may have.
@@ -41,10 +43,10 @@ pub enum OnError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Weir says that the call itself is wrong: bad request, bad token, no such domain.
+    /// The call itself is wrong: bad request, bad token, no such domain, too long.
     #[error("{status}: {detail}")]
     Mistake {
-        /// Of Weir's HTTP answer: 400, 401, 403, 404 or 422.
+        /// Of Weir's HTTP answer: 400, 401, 403, 404, 405, 413, 415, 422 or 431.
         status: u16,
         /// What is wrong.
         detail: String,
@@ -99,7 +101,7 @@ impl Builder {
     /// [`Error::Address`] and [`Error::Token`].
     pub fn build(self) -> Result<Client, Error> {
         let url = self.url.trim_end_matches('/').to_owned();
-        if url.parse::<Uri>().ok().is_none_or(|uri| uri.scheme_str() != Some("http")) {
+        if !is_address(&url) {
             return Err(Error::Address(self.url));
         }
         let mut token = None;
@@ -110,7 +112,7 @@ impl Builder {
             Http::builder(TokioExecutor::new())
                 .pool_timer(TokioTimer::new())
                 .pool_max_idle_per_host(idle)
-                .build(Connector::new())
+                .build(Connector::new(self.deadline))
         };
         Ok(Client {
             inner: Arc::new(Inner {
@@ -183,7 +185,7 @@ impl Client {
     }
 
     /// Asks up to 1,024 questions at once. The results are in their order. Their idempotency keys
-    /// are not used, so that only looks are sent again if a connection turns out to be closed.
+    /// are not used: the batch as a whole has a random one.
     ///
     /// # Errors
     /// As for [`decide`](Self::decide): of the whole batch outside, of a question inside.
@@ -193,8 +195,8 @@ impl Client {
         questions: &[Question],
     ) -> Result<Vec<Result<Decision, Error>>, Error> {
         let calls: Vec<_> = questions.iter().map(|question| question.to_call(kind)).collect();
-        let again = kind == Kind::Look;
-        let answer = self.send(kind.path(), &calls, None, again, MAX_BATCH_ANSWER).await?;
+        let key = (kind != Kind::Look).then(|| self.new_key());
+        let answer = self.send(kind.path(), &calls, key, MAX_BATCH_ANSWER).await?;
         match answer {
             Some((StatusCode::OK, Some(Value::Array(parts)))) if parts.len() == calls.len() => {
                 Ok(parts.into_iter().map(|part| self.read_part(part)).collect())
@@ -234,12 +236,11 @@ impl Client {
             (_, Some(key)) => Some(key.clone()),
         };
         let call = question.to_call(kind);
-        self.read(self.send(kind.path(), &call, key, true, MAX_ANSWER).await?)
+        self.read(self.send(kind.path(), &call, key, MAX_ANSWER).await?)
     }
 
     async fn close(&self, path: &str, call: &impl Serialize) -> Result<bool, Error> {
-        // An id is settled once: sent again, it is at worst not known any more.
-        let Some((status, answer)) = self.send(path, call, None, true, MAX_ANSWER).await? else {
+        let Some((status, answer)) = self.send(path, call, None, MAX_ANSWER).await? else {
             return Ok(false);
         };
         if status != StatusCode::NOT_FOUND {
@@ -254,11 +255,15 @@ impl Client {
         path: &str,
         call: &impl Serialize,
         key: Option<String>,
-        again: bool,
         bound: usize,
     ) -> Result<Answer, Error> {
         let inner = &*self.inner;
         let body = serde_json::to_vec(call).map_err(|error| Error::Encode(error.into()))?;
+        if body.len() > MAX_CALL {
+            // Weir's own answer can be lost while the rest is being sent.
+            let detail = format!("{} bytes, not {MAX_CALL} at most", body.len());
+            return Err(Error::Mistake { status: 413, detail });
+        }
         let mut request = Request::post(format!("{}{path}", inner.url))
             .header(CONTENT_TYPE, "application/json")
             .body(Full::from(body))
@@ -273,7 +278,9 @@ impl Client {
         }
         let exchange = async {
             let answer = match inner.pooled.request(request.clone()).await {
-                Err(error) if again && was_stale(&error) => inner.fresh.request(request).await,
+                // What is sent again can't charge twice: it has a key, or takes nothing, or closes
+                // what can be closed once.
+                Err(error) if was_stale(&error) => inner.fresh.request(request).await,
                 other => other,
             };
             let answer = answer.ok()?;
@@ -333,8 +340,17 @@ impl Client {
     }
 }
 
+/// Whether it is `http://HOST[:PORT][/PATH]`.
+fn is_address(url: &str) -> bool {
+    let uri = url.parse::<Uri>().ok().filter(|uri| uri.scheme_str() == Some("http"));
+    uri.as_ref().and_then(Uri::authority).is_some_and(|authority| {
+        let is_port = authority.port_u16().is_some_and(|port| port > 0);
+        !url.contains(['?', '#', '@']) && (is_port || authority.as_str() == authority.host())
+    })
+}
+
 fn check(status: StatusCode, answer: Option<&Value>) -> Result<(), Error> {
-    if !matches!(status.as_u16(), 400 | 401 | 403 | 404 | 422) {
+    if !matches!(status.as_u16(), 400 | 401 | 403 | 404 | 405 | 413 | 415 | 422 | 431) {
         return Ok(());
     }
     let detail = answer.and_then(|answer| answer.get("detail")).and_then(Value::as_str);

@@ -19,10 +19,11 @@ pub struct Question {
     pub limits: Vec<Value>,
     /// Units to take: 1 if not set otherwise. A look takes none.
     pub hits: u64,
-    /// How long the decision stays open to be settled: up to an hour, in whole milliseconds.
+    /// How long the decision stays open to be settled: up to an hour. A part of a millisecond is
+    /// one.
     pub hold: Option<Duration>,
     /// Makes repetitions within ten minutes free: 1 to 255 printable ASCII characters. If there is
-    /// none, a random one is sent. A batch sends none.
+    /// none, a random one is sent, and one for all of a batch.
     pub idempotency_key: Option<String>,
 }
 
@@ -56,7 +57,8 @@ impl Question {
 
     pub(crate) fn to_call(&self, kind: Kind) -> Call<'_> {
         let takes = kind != Kind::Look;
-        let hold_ms = self.hold.map(|hold| u64::try_from(hold.as_millis()).unwrap_or(u64::MAX));
+        let whole = |hold: Duration| hold.as_nanos().div_ceil(1_000_000);
+        let hold_ms = self.hold.map(|hold| u64::try_from(whole(hold)).unwrap_or(u64::MAX));
         Call {
             domain: &self.domain,
             facts: &self.facts,

@@ -12,6 +12,8 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 const ALLOWED: &str = r#"{"allowed":true,"status":200,"fields":[["ratelimit","r=2"]]}"#;
 
+const BATCH: &str = r#"[{"allowed":true,"status":200},{"error":{"status":413}}]"#;
+
 /// A client, and the head of each request that its server gets. The server answers by what stands
 /// in the body.
 async fn client(on_error: OnError) -> io::Result<(Client, UnboundedReceiver<String>)> {
@@ -48,6 +50,8 @@ async fn serve(stream: TcpStream, heads: UnboundedSender<String>) -> io::Result<
             () if has("missing") => (404, r#"{"detail":"no such domain"}"#),
             () if has("failing") => (503, r#"{"detail":"the store is away"}"#),
             () if has("garbage") => (200, "<html>"),
+            () if has("long") => (413, "{}"),
+            () if body.starts_with('[') => (200, BATCH),
             () => (200, ALLOWED),
         };
         let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n", answer.len());
@@ -80,14 +84,22 @@ async fn sends_again_with_the_same_key_what_a_closed_connection_swallowed() -> O
 }
 
 #[tokio::test]
-async fn sends_nothing_again_that_may_have_been_charged() -> Outcome {
+async fn sends_a_batch_again_with_its_key() -> Outcome {
     let (client, mut seen) = client(OnError::Deny).await?;
-    for _ in 0..2 {
-        assert!(client.decide(&Question::new("ok")).await?.allowed);
-        heads(&mut seen);
-        client.batch(Kind::Decide, &[Question::new("stale")]).await?;
-        assert_eq!(heads(&mut seen).len(), 1);
-    }
+    client.decide(&Question::new("ok")).await?;
+    heads(&mut seen);
+    let questions = [Question::new("stale"), Question::new("other")];
+    let results = client.batch(Kind::Decide, &questions).await?;
+    let heads = heads(&mut seen);
+    assert_eq!(heads.len(), 2);
+    assert!(heads.iter().all(|head| head.contains("idempotency-key: ") && *head == heads[0]));
+    assert!(matches!(&results[..], [Ok(_), Err(Error::Mistake { status: 413, .. })]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn sends_nothing_again_of_which_an_answer_has_begun() -> Outcome {
+    let (client, mut seen) = client(OnError::Deny).await?;
     client.decide(&Question::new("ok")).await?;
     heads(&mut seen);
     let decision = client.decide(&Question::new("partial")).await?;
@@ -111,6 +123,10 @@ async fn falls_back_as_it_is_told() -> Outcome {
         }
         let error = client.decide(&Question::new("missing")).await;
         assert!(matches!(error, Err(Error::Mistake { status: 404, .. })), "{error:?}");
+        for domain in ["long".to_owned(), "a".repeat(weir_client::MAX_CALL)] {
+            let error = client.decide(&Question::new(domain)).await;
+            assert!(matches!(error, Err(Error::Mistake { status: 413, .. })), "{error:?}");
+        }
         assert!(!client.settle(&Settlement::new("missing")).await?);
     }
     Ok(())
@@ -124,4 +140,22 @@ async fn the_deadline_is_for_the_last_byte() -> Outcome {
     assert_eq!(decision.degraded.as_deref(), Some("unreachable"));
     assert!((240..1000).contains(&start.elapsed().as_millis()));
     Ok(())
+}
+
+#[test]
+fn addresses_that_are_none() {
+    for wrong in [
+        "https://a",
+        "http://",
+        "http://u:p@a",
+        "http://a?b",
+        "http://a#b",
+        "http://a:0",
+        "http://a:65536",
+    ] {
+        assert!(matches!(Client::builder(wrong).build(), Err(Error::Address(_))), "{wrong}");
+    }
+    for right in ["http://a", "http://a:1", "http://a/b/", "http://[::1]", "http://[::1]:1"] {
+        assert!(Client::builder(right).build().is_ok(), "{right}");
+    }
 }
