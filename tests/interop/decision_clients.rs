@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::harness::client::{Reply, get_blocking, get_blocking_with};
+use crate::harness::client::{Reply, get_blocking, get_blocking_with, raw, statuses};
 use crate::harness::node::{NODE, node};
 use crate::harness::process::{Service, run};
 use crate::harness::weir::{Weir, binary};
-use crate::harness::{eventually, free_address, python};
+use crate::harness::{TIMEOUT, eventually, free_address, python};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const GO_CACHE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/go");
@@ -81,6 +81,16 @@ fn limits_its_clients(address: SocketAddr, weir: Weir) {
     assert!(reply.header("retry-after").parse::<u64>().expect("seconds") > 80_000, "{reply:?}");
     assert_eq!(reply.header("content-type"), "application/problem+json");
     assert_eq!(reply.json()["violated-policies"], serde_json::json!(["key"]));
+    // Keys that are no UTF-8 are as different as others.
+    for key in [0xe8, 0xe8, 0xe9] {
+        let mut request = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx-api-key: ".to_vec();
+        request.push(key);
+        request.extend_from_slice(b"\r\n\r\n");
+        let answer = raw(address, &request, TIMEOUT);
+        assert_eq!(statuses(&answer), [200], "{key}: {answer}");
+    }
+    let reply = get_blocking(address, "/%00").expect("an answer");
+    assert_eq!(reply.status, 400, "a mistake of the client's: {reply:?}");
     drop(weir);
     assert_eq!(ask().status, 503, "nobody decides");
 }
@@ -130,6 +140,8 @@ fn the_middleware_for_go() {
     let program: PathBuf = built.path().join("demo");
     let vetted = run(&mut go(&["vet", "./..."]));
     assert_eq!(vetted.code, 0, "{}", vetted.err);
+    let tested = run(&mut go(&["test", "./..."]));
+    assert_eq!(tested.code, 0, "{}{}", tested.out, tested.err);
     let text = program.to_str().expect("a path");
     let finished = run(&mut go(&["build", "-o", text, "./cmd/demo"]));
     assert_eq!(finished.code, 0, "{}", finished.err);
