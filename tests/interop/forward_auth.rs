@@ -17,6 +17,26 @@ const PAGE: &str = include_str!("../../docs/forward-auth.md");
 /// Requests of a client in a day: enough for those that find out whether the proxy is there.
 const LIMIT: u64 = 9;
 
+/// Beside the page's route, one whose policy sets a field on requests.
+const PLANS: &str = r#"
+[admin]
+address = "127.0.0.1:0"
+
+[policies.plans]
+use = "plans"
+
+[policies.plans.config]
+key = "{header.x-api-key}"
+default_plan = "free"
+plan_header = "x-plan"
+plans.free = [{ name = "plan", algorithm = "gcra", quota = 100, period = "1m" }]
+
+[[routes]]
+path = "/plan"
+policy = "plans"
+respond = { status = 200 }
+"#;
+
 /// The page's block in this language.
 fn block(language: &str) -> &'static str {
     let (_, rest) = PAGE.split_once(&format!("```{language}\n")).expect("a block");
@@ -47,7 +67,7 @@ impl Asking {
             &format!("\"{serves}\""),
             1,
         );
-        let weir = Weir::start(&format!("{config}\n[admin]\naddress = \"127.0.0.1:0\"\n"));
+        let weir = Weir::start(&format!("{config}\n{PLANS}"));
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (upstream, address) = (Upstream::start(), free_address());
         Self { folder, weir: Some(weir), upstream, address, proxy: None }
@@ -93,11 +113,14 @@ impl Asking {
         (status.parse().unwrap_or_default(), text.to_lowercase())
     }
 
-    /// What a policy may set on requests is not a client's to set, where the proxy copies it.
+    /// The upstream gets what the policy sets on a request, and never what a client says of it.
     fn copies(self) -> Self {
-        let (status, text) = self.curl("/plan", &["--header", "X-Plan: enterprise"]);
-        assert_eq!(status, 200, "{text}");
-        assert_eq!(self.upstream.last().header("x-plan"), None);
+        for (target, expected) in [("/plan", Some("free")), ("/a", None)] {
+            let (status, text) = self.curl(target, &["--header", "X-Plan: enterprise"]);
+            assert_eq!(status, 200, "{text}");
+            let found = self.upstream.last().header("x-plan");
+            assert_eq!(found.as_deref(), expected, "{target}");
+        }
         self
     }
 
@@ -199,7 +222,11 @@ fn haproxy_asks_in_lua() {
     asking.write("weir.lua", &asking.config("lua"));
     asking.write("config", &asking.config("haproxy-lua"));
     let mut haproxy = Command::new(program("haproxy"));
-    asking.run(haproxy.args(["-db", "-f", "config"])).judge(503);
+    let asking = asking.run(haproxy.args(["-db", "-f", "config"]));
+    // HAProxy's own client crashes with as many.
+    let (status, text) = asking.curl("/a", &["--header", "X: a"].repeat(97));
+    assert_eq!(status, 431, "{text}");
+    asking.judge(503);
 }
 
 #[test]
