@@ -2,6 +2,7 @@
 //! decided by the module that routes.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::extras::{extras, respond};
@@ -212,9 +213,30 @@ fn conditions(start: &str, table: &Table<'_>, facts: &mut Vec<(String, Vec<Strin
             );
             continue;
         }
+        let values = match name == SENDER {
+            true => addresses(&item, &values),
+            false => values,
+        };
         facts.push((name, values));
     }
     written
+}
+
+/// Addresses of clients as facts write them: another spelling would never be there.
+fn addresses(item: &Item<'_>, values: &[String]) -> Vec<String> {
+    let one = |value: &String| {
+        if value == "*" || value.starts_with('~') {
+            return Some(value.clone());
+        }
+        let address: Option<IpAddr> = value.parse().ok();
+        if address.is_none() {
+            let expected = "addresses, such as \"2001:db8::1\"; for a network a regular \
+                            expression, such as \"~10\\\\..*\"";
+            item.found(format!("{value:?}"), expected, None);
+        }
+        address.map(|address| address.to_canonical().to_string())
+    };
+    values.iter().filter_map(one).collect()
 }
 
 /// Whether a fact is only known once the body is read.

@@ -29,6 +29,11 @@ pub(super) async fn handle(local: &LocalSnapshot, mut request: Request, peer: &P
     let content = body::call(std::mem::take(&mut request.body), local.snapshot());
     let mut asked = match read(content, buffered_max).await {
         Ok(asked) => asked,
+        // An answer: Envoy may be told to let a request pass whose check fails.
+        Err(refusal @ (Refusal::BadRequest(_) | Refusal::BodyTooLarge { .. })) => {
+            context.received.grpc = false;
+            return reply::check::denied(&context.refuse(&refusal));
+        }
         Err(refusal) => {
             let mut reply = context.refuse(&refusal);
             reply.fields.set("grpc-status", reply::grpc::INVALID_ARGUMENT);

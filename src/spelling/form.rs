@@ -34,6 +34,14 @@ impl FormName {
         let name = name.get(..end).unwrap_or_default();
         let start = name.iter().position(|byte| *byte != b' ').unwrap_or(name.len());
         let name = name.get(start..).unwrap_or_default();
+        // qs, which Express uses, reads `[user]` as `user`.
+        if let Some(rest) = name.strip_prefix(b"[")
+            && let Some(close) = rest.iter().position(|byte| *byte == b']')
+        {
+            let (base, keys) = rest.split_at(close);
+            let inner = [base, keys.get(1..).unwrap_or_default()].concat();
+            return Self::read(&inner, unclosed_is_key);
+        }
         let open = name.iter().skip(1).position(|byte| *byte == b'[').map(|place| place + 1);
         let closes = |open: &usize| name.get(*open..).is_some_and(|rest| rest.contains(&b']'));
         let open = open.filter(|open| unclosed_is_key || closes(open));
@@ -65,7 +73,9 @@ impl FormName {
     pub fn is(&self, encoded: &str) -> bool {
         let begin = encoded.as_bytes().first().map(u8::to_ascii_lowercase);
         let may = match (self.first, begin) {
-            (Some(first), Some(begin)) => begin == first || matches!(begin, b'%' | b'+' | b' '),
+            (Some(first), Some(begin)) => {
+                begin == first || matches!(begin, b'%' | b'+' | b' ' | b'[')
+            }
             _ => true,
         };
         may && {
@@ -136,6 +146,9 @@ mod tests {
             "username%5Bx%5D",
             "username[",
             "username[x",
+            "[username]",
+            "[username][x]",
+            "%5busername%5D",
         ] {
             assert_eq!(values("username", &format!("a=1&{spelling}=v")), ["v"], "{spelling}");
         }

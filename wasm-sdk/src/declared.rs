@@ -113,7 +113,7 @@ impl Limits {
         child: &[&str],
     ) -> impl Iterator<Item = DeclaredLimit> {
         self.keyed().map(move |KeyedLimit { limit, template, index, part }| {
-            let own: Option<Vec<&str>> = template.map(|template| template.facts().collect());
+            let own: Option<Vec<&str>> = template.map(|template| template.named().collect());
             let key = own.as_deref().unwrap_or(if part.is_some() { child } else { key });
             let limit_at = match part {
                 Some(part) => format!("{at}[{index}].children.{part}"),

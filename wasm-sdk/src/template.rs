@@ -43,6 +43,9 @@ pub enum NoKey {
     /// A fact has several values. Only the upstream knows which of them it believes, so a client
     /// with one valid value could add any number of others, each of which would give another key.
     Repeated,
+    /// A fact of the body is not there, and the body is one that can't be read here
+    /// (`body.type` is `other` or `large`): the upstream may find it all the same.
+    Unreadable,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,9 +54,24 @@ enum Part {
     Fact(String),
 }
 
+/// How a body was read.
+const BODY_TYPE: &str = "body.type";
+
+/// Whether a fact is a value in a body.
+fn is_of_body(name: &str) -> bool {
+    ["body:", "body.json:", "form."].iter().any(|family| name.starts_with(family))
+}
+
 impl Template {
-    /// The facts that it names, for the manifest.
+    /// The facts that it reads, for the manifest: those that it names and, if one is of a body,
+    /// how that was read.
     pub fn facts(&self) -> impl Iterator<Item = &str> {
+        let of_body = self.named().any(is_of_body).then_some(BODY_TYPE);
+        self.named().chain(of_body)
+    }
+
+    /// The facts that it names.
+    pub(crate) fn named(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
             Part::Fact(name) => Some(name.as_str()),
             Part::Text(_) => None,
@@ -74,16 +92,24 @@ impl Template {
     /// # Errors
     /// See [`NoKey`].
     pub fn key(&self, facts: &Facts) -> Result<String, NoKey> {
-        let mut missing = false;
-        for name in self.facts() {
+        let (mut missing, mut unreadable) = (false, false);
+        for name in self.named() {
             let mut values = facts.all(name);
             match (values.next(), values.next()) {
                 (_, Some(_)) => return Err(NoKey::Repeated),
-                (None | Some(""), None) => missing = true,
+                (None | Some(""), None) => {
+                    missing = true;
+                    unreadable |= is_of_body(name);
+                }
                 (Some(_), None) => {}
             }
         }
-        if missing { Err(NoKey::Missing) } else { Ok(self.render(facts)) }
+        let is_unread = |kind| matches!(kind, "other" | "large");
+        match (missing, unreadable && facts.first(BODY_TYPE).is_some_and(is_unread)) {
+            (false, _) => Ok(self.render(facts)),
+            (true, false) => Err(NoKey::Missing),
+            (true, true) => Err(NoKey::Unreadable),
+        }
     }
 
     /// The key of any request: an absent fact, or one with several values, is a value of its own.
@@ -225,6 +251,32 @@ mod tests {
             Err(NoKey::Repeated)
         );
         assert_eq!(key(&[("header.b", "y"), ("header.b", "z")]), Err(NoKey::Repeated));
+    }
+
+    #[test]
+    fn a_body_that_cannot_be_read_is_not_one_without_a_key() {
+        for text in ["{body:/user}", "{form.user}"] {
+            let template = Template::parse(text).unwrap();
+            let name = text.trim_matches(['{', '}']);
+            assert_eq!(template.facts().collect::<Vec<_>>(), [name, "body.type"]);
+            let key = |facts: &[(&str, &str)]| {
+                let facts: Vec<_> = facts
+                    .iter()
+                    .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                    .collect();
+                template.key(&Facts::new(&facts))
+            };
+            for (kind, why) in [
+                ("other", NoKey::Unreadable),
+                ("large", NoKey::Unreadable),
+                ("json", NoKey::Missing),
+                ("form", NoKey::Missing),
+                ("empty", NoKey::Missing),
+            ] {
+                assert_eq!(key(&[("body.type", kind)]), Err(why), "{kind}");
+            }
+            assert_eq!(key(&[(name, "a"), ("body.type", "json")]), Ok("a".to_owned()));
+        }
     }
 
     #[test]

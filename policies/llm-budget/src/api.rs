@@ -167,15 +167,22 @@ impl Api {
     /// What a path asks for. It may be spelt in any way that a server may accept.
     pub(crate) fn call(&self, path: &str) -> Call {
         let path = decoded(path).to_ascii_lowercase();
+        // What a server that decodes it again would not take for a part of the path.
+        if path.contains(['?', '#', ';']) {
+            return Call::Other;
+        }
         let path = path.trim_end_matches('/');
         let ends = |ends: &[&str]| ends.iter().any(|end| path.ends_with(end));
+        // Whatever is before the end of a path may be what a server acts on.
+        let generates = ["/completions", "/responses", "generatecontent"];
+        let generates = generates.iter().any(|word| path.contains(word));
         match self.dialect {
             Dialect::OpenAi if ends(&["/chat/completions"]) => Call::Chat,
             Dialect::OpenAi if ends(&["/completions"]) => Call::Completions,
             Dialect::OpenAi if ends(&["/responses"]) => Call::Responses,
-            Dialect::OpenAi if ends(&["/embeddings"]) => Call::InputOnly,
+            Dialect::OpenAi if ends(&["/embeddings"]) && !generates => Call::InputOnly,
             Dialect::Anthropic if ends(&["/count_tokens"]) => Call::InputOnly,
-            Dialect::Gemini if ends(&known::GEMINI_INPUT_ONLY) => Call::InputOnly,
+            Dialect::Gemini if ends(&known::GEMINI_INPUT_ONLY) && !generates => Call::InputOnly,
             Dialect::Gemini if ends(&[":streamgeneratecontent"]) => Call::Stream,
             _ => Call::Other,
         }

@@ -108,6 +108,10 @@ impl Places {
         match found {
             Some(name) if name.is_empty() => Account::Missing,
             Some(name) if name.len() > ACCOUNT_BYTES_MAX => Account::Unclear(TOO_LONG),
+            // Databases compare names without them.
+            Some(name) if name.contains(char::is_control) => {
+                Account::Unclear("the account must have no control characters")
+            }
             Some(name) if ascii_only && !name.is_ascii() => {
                 Account::Unclear("the account must be ASCII text")
             }
@@ -169,10 +173,14 @@ fn sent(shown: &str) -> String {
     bytes.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_else(|| shown.to_owned())
 }
 
-/// A name as it is counted. White space and control characters around it are left out, as most
-/// servers ignore them.
+/// A name as it is counted. White space, control characters and what has no width are left out
+/// around it, as most servers ignore them.
 fn normal(text: &str, case: Case) -> String {
-    let text = text.trim_matches(|next: char| next.is_whitespace() || next.is_control());
+    let text = text.trim_matches(|next: char| {
+        let has_no_width =
+            matches!(next, '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2060}' | '\u{feff}');
+        next.is_whitespace() || next.is_control() || has_no_width
+    });
     match case {
         Case::Ignore => text.to_lowercase(),
         Case::Keep => text.to_owned(),

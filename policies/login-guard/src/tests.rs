@@ -149,6 +149,12 @@ fn one_account_has_one_spelling() {
     for spelling in ["ann", "Ann", " ann", "ANN\t", "\u{c2}\u{a0}ann", "ann\0"] {
         assert_eq!(account(FORM, &[("form.username", spelling)]).unwrap(), "ann", "{spelling:?}");
     }
+    let wide = [("body.json:/user/email", "\"\\ufeffann\\u200b\"")];
+    assert_eq!(account(JSON, &wide).unwrap(), "ann");
+    let within = Err("the account must have no control characters".to_owned());
+    for spelling in ["a\u{1}nn", "an\u{7f}n", "a\0nn"] {
+        assert_eq!(account(FORM, &[("form.username", spelling)]), within, "{spelling:?}");
+    }
     // A form shows bytes, a document characters.
     assert_eq!(account(FORM, &[("form.username", "JOS\u{c3}\u{89}")]).unwrap(), "jos\u{e9}");
     let json = [("body.json:/user/email", "\" JOS\\u00c9\"")];

@@ -26,7 +26,7 @@ section! {
     NAME "name": Else<Text> = text("a name of 1 to 64 of A-Z a-z 0-9 . _ -", "none"),
         "The name that routes use in their own `listeners`.";
     ADDRESS "address": Else<Text> = text(
-        "an address and port, such as \"127.0.0.1:8080\" or \"[::]:8080\"",
+        "an address and port, such as \"127.0.0.1:8080\" or \"[::]:8080\", which is IPv6 alone",
         "required; without any `[[listeners]]`, \"127.0.0.1:8080\"",
     ), restart,
         "Where the listener accepts connections; adding or removing a listener takes a restart as \

@@ -80,6 +80,49 @@ type Inspected = Result<(Body, Option<ReadBody>), Refusal>;
 struct DeclaredBody {
     form: bool,
     coded: bool,
+    charset: Charset,
+}
+
+/// How the bytes of texts are to be read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Charset {
+    Utf8,
+    /// As in ASCII, as far as that goes, with a byte for each character.
+    Extended,
+    /// Not as they are written: in UTF-7, `+AGI-` is a `b`.
+    Other,
+}
+
+impl Charset {
+    /// What the fields say, each parameter of each of them.
+    fn of(fields: &Fields) -> Self {
+        const EXTENDED: [&str; 6] =
+            ["iso-8859-1", "iso8859-1", "latin1", "iso-8859-15", "windows-1252", "cp1252"];
+        let mut charset = Self::Utf8;
+        let all = fields.get_all(Known::ContentType);
+        for parameter in all.flat_map(|value| value.split(|byte| *byte == b';').skip(1)) {
+            let parameter = String::from_utf8_lossy(parameter).to_ascii_lowercase();
+            let Some((name, value)) = parameter.split_once('=') else { continue };
+            let value = value.trim().trim_matches(['"', '\'']).trim();
+            charset = match value {
+                _ if !name.contains("charset") => charset,
+                _ if charset == Self::Other || name.trim() != "charset" => Self::Other,
+                "utf-8" | "utf8" | "us-ascii" | "ascii" => charset,
+                _ if EXTENDED.contains(&value) => Self::Extended,
+                _ => Self::Other,
+            };
+        }
+        if fields.get_all(Known::ContentType).nth(1).is_some() { Self::Other } else { charset }
+    }
+
+    /// Whether everybody reads these bytes in the same way.
+    fn is_clear(self, bytes: &[u8]) -> bool {
+        match self {
+            Self::Utf8 => true,
+            Self::Extended => bytes.is_ascii(),
+            Self::Other => false,
+        }
+    }
 }
 
 impl DeclaredBody {
@@ -90,6 +133,7 @@ impl DeclaredBody {
         Self {
             form: media.eq_ignore_ascii_case(b"application/x-www-form-urlencoded"),
             coded: fields.get_all("content-encoding").any(coded),
+            charset: Charset::of(fields),
         }
     }
 }
@@ -169,12 +213,22 @@ impl BodyReader {
         Ok((Replay::of(counted(read.into()), body), read_body))
     }
 
+    /// Whether what calls itself a form is an object or an array in JSON: some upstreams look for
+    /// that first, whatever it calls itself.
+    fn is_document(&self, bytes: &[u8]) -> bool {
+        let begins = bytes.trim_ascii_start().first();
+        matches!(begins, Some(b'{' | b'[')) && self.selection.of(bytes).is_some()
+    }
+
     /// A body of which nothing is left to be read but its trailers.
     fn whole(&self, mut body: Body, bytes: Bytes, declared: &DeclaredBody) -> (Body, ReadBody) {
         let (body_type, values) = match () {
             () if bytes.is_empty() => (BodyType::Empty, None),
             () if declared.coded => (BodyType::Other, None),
-            () if declared.form && is_form(&bytes) => (BodyType::Form, None),
+            () if !declared.charset.is_clear(&bytes) => (BodyType::Other, None),
+            () if declared.form && is_form(&bytes) && !self.is_document(&bytes) => {
+                (BodyType::Form, None)
+            }
             () if declared.form => (BodyType::Other, None),
             () => match self.selection.of(&bytes) {
                 Some(values) => (BodyType::Json, Some(values)),
@@ -192,9 +246,10 @@ impl BodyReader {
     }
 }
 
-/// Whether a form has no more fields than anybody fills in.
+/// Whether a form has no more fields than anybody fills in, and is text: others are read in as many
+/// ways as there are readers.
 fn is_form(bytes: &[u8]) -> bool {
-    memchr::memchr_iter(b'&', bytes).count() < FORM_FIELDS_MAX
+    memchr::memchr_iter(b'&', bytes).count() < FORM_FIELDS_MAX && std::str::from_utf8(bytes).is_ok()
 }
 
 impl ReadBody {

@@ -77,7 +77,7 @@ pub(super) async fn answer(
             let answer = reply::rls::answer(&shares, context.reply_to(), Ok(&fields));
             context.answer_call(None, written(&answer))
         }
-        (shares, Err(refusal @ (Refusal::TooMany | Refusal::Denied))) => {
+        (shares, Err(refusal)) if is_answer(&refusal, form) => {
             // Not an error of the call: its answer, with what an HTTP client is told.
             context.received.grpc = false;
             let answer = reply::rls::answer(&shares, context.reply_to(), Err(&refusal));
@@ -85,5 +85,15 @@ pub(super) async fn answer(
         }
         (_, Err(refusal)) if form == Form::Json => context.refuse(&refusal),
         (_, Err(refusal)) => super::refuse(context, &refusal),
+    }
+}
+
+/// Whether a refusal is an answer, and not an error of the call. What a client of the caller can
+/// make too large is one: Envoy lets a request pass whose call fails, unless it is told not to.
+fn is_answer(refusal: &Refusal, form: Form) -> bool {
+    match refusal {
+        Refusal::TooMany | Refusal::Denied => true,
+        Refusal::BodyTooLarge { .. } => form == Form::Grpc,
+        _ => false,
     }
 }

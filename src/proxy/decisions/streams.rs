@@ -7,7 +7,8 @@ use std::thread::{self, ThreadId};
 
 use tokio::sync::Notify;
 
-/// Maximum number of buckets of all streams. One takes some kilobytes.
+/// Maximum number of buckets of all streams, of all tokens together: each has an equal share. One
+/// takes some kilobytes.
 const BUCKETS_MAX: usize = 65_536;
 
 /// All streams.
@@ -23,13 +24,15 @@ pub(in crate::proxy) struct Streams {
 #[derive(Debug, Default)]
 struct Buckets {
     holders: HashMap<(String, String), u64>,
-    count: usize,
+    /// How many the streams of each token have.
+    counts: HashMap<String, usize>,
 }
 
 /// A stream's part in a bucket, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Part {
     streams: Arc<Streams>,
+    owner: String,
     name: (String, String),
 }
 
@@ -59,16 +62,22 @@ impl Streams {
         }
     }
 
-    /// Takes part in a bucket. `None` if there are as many as may be.
-    pub(super) fn join(self: &Arc<Self>, domain: &str, bucket: &str) -> Option<Part> {
+    /// Takes part in a bucket, for one of so many owners. `None` if that has its share.
+    pub(super) fn join(
+        self: &Arc<Self>,
+        (owner, owners): (&str, usize),
+        domain: &str,
+        bucket: &str,
+    ) -> Option<Part> {
         let mut buckets = lock(&self.buckets);
-        if buckets.count >= BUCKETS_MAX {
+        let count = buckets.counts.entry(owner.to_owned()).or_default();
+        if *count >= BUCKETS_MAX / owners.max(1) {
             return None;
         }
-        buckets.count += 1;
+        *count += 1;
         let name = (domain.to_owned(), bucket.to_owned());
         *buckets.holders.entry(name.clone()).or_default() += 1;
-        Some(Part { streams: Arc::clone(self), name })
+        Some(Part { streams: Arc::clone(self), owner: owner.to_owned(), name })
     }
 }
 
@@ -82,7 +91,12 @@ impl Part {
 impl Drop for Part {
     fn drop(&mut self) {
         let mut buckets = lock(&self.streams.buckets);
-        buckets.count = buckets.count.saturating_sub(1);
+        if let Some(count) = buckets.counts.get_mut(&self.owner) {
+            *count -= 1;
+            if *count == 0 {
+                buckets.counts.remove(&self.owner);
+            }
+        }
         if let Some(holders) = buckets.holders.get_mut(&self.name) {
             *holders -= 1;
             if *holders == 0 {
@@ -103,14 +117,25 @@ mod tests {
     #[test]
     fn streams_share_the_buckets_that_they_have_in_common() {
         let streams = Arc::new(Streams::default());
-        let first = streams.join("edge", "a").unwrap();
-        let other = streams.join("other", "a").unwrap();
-        let second = streams.join("edge", "a").unwrap();
+        let first = streams.join(("", 1), "edge", "a").unwrap();
+        let other = streams.join(("", 1), "other", "a").unwrap();
+        let second = streams.join(("", 1), "edge", "a").unwrap();
         assert_eq!((first.holders(), second.holders(), other.holders()), (2, 2, 1));
         drop(second);
         assert_eq!(first.holders(), 1);
         drop((first, other));
         let buckets = lock(&streams.buckets);
-        assert!(buckets.holders.is_empty() && buckets.count == 0);
+        assert!(buckets.holders.is_empty() && buckets.counts.is_empty());
+    }
+
+    #[test]
+    fn each_token_has_its_share_of_the_buckets() {
+        let streams = Arc::new(Streams::default());
+        let name = |nth: usize| nth.to_string();
+        let join = |owner, nth| streams.join((owner, 2), "edge", &name(nth));
+        let parts: Vec<_> = (0..BUCKETS_MAX / 2).map(|nth| join("a", nth).unwrap()).collect();
+        assert!(join("a", BUCKETS_MAX).is_none() && join("b", 0).is_some());
+        drop(parts);
+        assert!(join("a", 0).is_some());
     }
 }

@@ -29,14 +29,39 @@ fn unreadable_values_are_no_facts() {
         ("", ""),
         ("Content-Encoding: gzip\r\n", name),
         ("Content-Type: application/x-www-form-urlencoded\r\n", name),
+        // Express reads `+AG4-ame` as `name`.
+        ("Content-Type: application/json; charset=utf-7\r\n", name),
+        ("Content-Type: application/json; charset=\"utf-16le\"\r\n", name),
+        ("Content-Type: application/json; charset=utf-8; charset=utf-7\r\n", name),
+        ("Content-Type: application/json\r\nContent-Type: text/plain\r\n", name),
+        (
+            "Content-Type: application/json; charset=iso-8859-1\r\n",
+            "{\"user\": {\"name\": \"\u{e9}\"}}",
+        ),
     ] {
         assert_eq!(post("/json", fields, body), Some(400), "{fields} {body}");
     }
+    let mut passed = 1;
+    for charset in ["utf-8", "UTF-8", "\"utf-8\"", "us-ascii", "ISO-8859-1"] {
+        let fields = format!("Content-Type: application/json; charset={charset}\r\n");
+        let other = format!("{{\"user\": {{\"name\": \"x{passed}\"}}}}");
+        assert_eq!(post("/json", &fields, &other), Some(200), "{charset}");
+        passed += 1;
+    }
     let form = "Content-Type: application/x-www-form-urlencoded\r\n";
-    assert_eq!(post("/form", form, "user=a&user=b"), Some(400));
+    for body in ["user=a&user=b", "user=a&[user]=b", "{\"x\":\"&user=a&\"}"] {
+        assert_eq!(post("/form", form, body), Some(400), "{body}");
+    }
     assert_eq!(post("/form", "", "user=a"), Some(400));
+    let utf7 = "Content-Type: application/x-www-form-urlencoded; charset=utf-7\r\n";
+    assert_eq!(post("/form", utf7, "user=a"), Some(400));
+    let head = format!(
+        "POST /form HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{form}Content-Length: 10\r\n\r\n"
+    );
+    let bytes = [head.as_bytes(), b"user=a&z=\xff"].concat();
+    assert_eq!(statuses(&raw(weir.http, &bytes, TIMEOUT)).pop(), Some(400));
     assert_eq!(post("/form", form, "user=a"), Some(200));
-    assert_eq!(upstream.count(), 2, "what was refused was not forwarded");
+    assert_eq!(upstream.count(), passed + 1, "what was refused was not forwarded");
 }
 
 #[test]

@@ -131,6 +131,21 @@ async fn a_limit_that_is_not_shown_refuses_without_its_name() {
     assert_eq!(weir.metric("weir_limit_refusals_total{policy=\"public\",limit=\"day\"}"), 1);
 }
 
+#[tokio::test]
+async fn an_address_has_any_spelling() {
+    let same = "when = { client-ip = [\"2001:DB8:0::1\", \"::ffff:127.0.0.1\"] }";
+    let config = Toml::new()
+        .server("trusted_proxies = [\"127.0.0.1\"]")
+        .route(&responding("some", same))
+        .route(&responding("rest", "").replace("200", "404"));
+    let weir = Weir::start(&config.text());
+    for (client, status) in [("2001:db8::1", 200), ("2001:db8::2", 404)] {
+        let reply = get(weir.http, "/", &[("x-forwarded-for", client)]).await;
+        assert_eq!(reply.status, status, "{client}");
+    }
+    assert_eq!(get(weir.http, "/", &[]).await.status, 200);
+}
+
 #[test]
 fn what_is_wrong_with_a_condition_is_said_where_it_is() {
     let check = |when: &str, rest: &str| {
@@ -155,6 +170,8 @@ fn what_is_wrong_with_a_condition_is_said_where_it_is() {
         ("when = { share = 5, by = \"nobody\" }", "a fact such as"),
         ("when = { path.id = \"1\" }", "never have"),
         ("when = { header.x = 1 }", "a text"),
+        ("when = { client-ip = \"10.0.0.0/8\" }", "for a network a regular expression"),
+        ("when = { client-ip = [\"10.0.0.1\", \"me\"] }", "\"me\""),
     ] {
         let errors = check(when, &rest);
         assert!(errors.contains(expected), "{when}: {errors}");

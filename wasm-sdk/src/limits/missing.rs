@@ -13,8 +13,9 @@ const EXPECTED: &str = "\"address\", \"shared\", \"skip\", \"deny\" or { deny = 
 /// What a limit does with a request that lacks its key, because a fact is absent, empty or
 /// repeated. Use it as the type of a setting.
 ///
-/// A request with a repeated fact is charged to its address or denied, but never skipped or shared:
-/// otherwise a client with a valid key could add a second one to evade its limit.
+/// A request with a repeated fact, or whose key would be in a body that can't be read, is charged
+/// to its address or denied, but never skipped or shared: otherwise a client with a valid key could
+/// add a second one, or hide it, to evade its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Missing {
     /// The request is charged to the client's address.
@@ -77,10 +78,11 @@ impl NoKey {
 /// Refuses a request without a key. The reason names the facts that were looked for: these come
 /// from the configuration, not from the client.
 pub(super) fn denial(status: u16, template: &Template, why: NoKey) -> Denial {
-    let facts: Vec<String> = template.facts().map(|fact| fact.replacen('.', " ", 1)).collect();
+    let facts: Vec<String> = template.named().map(|fact| fact.replacen('.', " ", 1)).collect();
     let how = match why {
         NoKey::Missing => "must be there",
         NoKey::Repeated => "must be there once",
+        NoKey::Unreadable => "must be in a body that can be read",
     };
     let reason: String = format!("{} {how}", facts.join(" and ")).chars().take(256).collect();
     let denial = Denial::new(status, reason);

@@ -102,13 +102,13 @@ impl Selector {
     /// Whether the client's address may be in the key, or stand for it.
     pub(super) fn may_need_address(&self) -> bool {
         self.may_lack_key()
-            || self.key.as_ref().is_some_and(|key| key.facts().any(|fact| fact == CLIENT_IP))
+            || self.key.as_ref().is_some_and(|key| key.named().any(|fact| fact == CLIENT_IP))
     }
 
     /// Whether some request may lack the key. Facts that every request has are never missing.
     pub(super) fn may_lack_key(&self) -> bool {
         let always = ["client-ip", "method", "scheme", "path", "route", "http.version"];
-        self.key.as_ref().is_some_and(|key| key.facts().any(|fact| !always.contains(&fact)))
+        self.key.as_ref().is_some_and(|key| key.named().any(|fact| !always.contains(&fact)))
     }
 }
 

@@ -265,6 +265,13 @@ fn calls_without_output_reserve_their_input_alone() {
     assert_eq!(costs(&decision), [("tokens", 100), ("input-tokens", 100), ("money", 250)]);
     assert!(partial(&decision).is_none() && decision.body_changes.is_empty());
     assert_eq!(cost(&of("anthropic", &tokens()), &post("/v1/messages/count_tokens", &[])), 100);
+    // A server that decodes a path once more acts on what is before its end.
+    for end in ["%3F/embeddings", "%23/embeddings", ";x=/embeddings", "/embeddings"] {
+        let path = format!("/v1/chat/completions{end}");
+        let facts = post(&path, &[("body:/model", "gpt-4o"), ("body.json:/max_tokens", "900")]);
+        let reserved = costs(&decide(&policy, &facts));
+        assert_eq!(reserved[..2], [("tokens", 1_000), ("input-tokens", 100)], "{path}");
+    }
     for method in ["embedContent", "batchEmbedContents", "countTokens"] {
         let path = format!("/v1beta/models/text:{method}");
         assert_eq!(cost(&of("gemini", &tokens()), &post(&path, &[])), 100);

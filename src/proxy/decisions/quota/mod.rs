@@ -34,6 +34,9 @@ use crate::wire::{self, Request, Response};
 
 /// Buckets that are asked about at the same time, and told about in one message.
 const AT_ONCE: usize = 64;
+/// The most requests of a bucket that one report says to have been let through: a second's of a
+/// million proxies, and less than what no limit has.
+const REPORTED_MAX: u64 = 1 << 32;
 /// How long the end of a stream may wait to be sent.
 const END_MAX: Duration = Duration::from_secs(1);
 /// Maximum number of buckets that wait to be told that they are to be forgotten. The others are
@@ -49,6 +52,8 @@ pub(super) struct StreamScope {
     request: Mutex<Request>,
     peer: Arc<Peer>,
     metrics: Metrics,
+    /// The name of the caller's token; empty for none.
+    owner: String,
     /// What is wrong with what it asks about is logged once a second.
     log: LogThrottle,
 }
@@ -93,9 +98,10 @@ pub(super) fn answer(
     let local = live.load();
     let settings = &local.snapshot().settings;
     // Which domain it asks about is in its first message.
-    if let Err(refusal) = settings.callers.admit(&request.fields, Operation::Decide) {
-        return context.refuse(&refusal);
-    }
+    let owner = match settings.callers.admit(&request.fields, Operation::Decide) {
+        Ok(caller) => caller.map_or_else(String::new, |caller| caller.name.clone()),
+        Err(refusal) => return context.refuse(&refusal),
+    };
     if request.version != Version::HTTP_2 {
         return context.refuse(&Refusal::NotFound);
     }
@@ -107,6 +113,7 @@ pub(super) fn answer(
             request: Mutex::new(request),
             peer: Arc::clone(peer),
             metrics: local.no_route().tally.metrics().clone(),
+            owner,
             log: LogThrottle::default(),
         },
         state: state.clone(),
@@ -199,7 +206,8 @@ impl Stream {
             };
             allowed.add(usage.allowed);
             denied.add(usage.denied);
-            self.read_usage(&domain, usage);
+            let allowed = usage.allowed.min(REPORTED_MAX);
+            self.read_usage(&domain, Usage { allowed, ..usage });
         }
         Ok(())
     }
@@ -248,7 +256,8 @@ impl Stream {
         {
             return Err("as many buckets are held as may be");
         }
-        let part = self.state.streams.join(domain, text);
+        let owner = (&*self.scope.owner, local.snapshot().settings.callers.count());
+        let part = self.state.streams.join(owner, domain, text);
         let part = part.ok_or("as many buckets are held as may be")?;
         Bucket::new(domain, entries.clone(), part, now_us)
             .ok_or("a bucket without entries, or one that is too large")

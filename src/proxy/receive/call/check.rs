@@ -4,32 +4,36 @@
 use http::{Method, Version};
 use prost::Message as _;
 
-use super::check_messages::{CheckRequest, RawHeader};
+use super::check_messages::{CheckRequest, HttpRequest, RawHeader};
 use super::read_all;
 use super::rls::unframed;
-use crate::proxy::refusal::Refusal;
+use crate::proxy::refusal::{Check, Refusal};
 use crate::wire::{Body, Fields, Known, Request};
 
 /// The path of the one call of the service.
 pub(in crate::proxy) const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
-/// Maximum bytes of a check, with what Envoy sends of the request's body.
-const CHECK_BYTES_MAX: usize = 1 << 20;
+/// Maximum bytes of a check: a MiB of the request's body, and the largest head.
+const CHECK_BYTES_MAX: usize = (1 << 20) + (256 << 10);
 
 /// The request that a check is about.
 ///
 /// # Errors
-/// It came too slowly, is too long, or is not what Envoy sends.
+/// It came too slowly, is too long, or is none; or the request that it is about is wrong, which is
+/// a [`Refusal::BadRequest`].
 pub(in crate::proxy) async fn read(body: Body, buffered_max: usize) -> Result<Request, Refusal> {
     let (framed, _charge) = read_all(body, CHECK_BYTES_MAX, buffered_max).await?;
-    of(&framed).map_err(|found| Refusal::malformed(found.to_owned()))
+    let http = of(&framed).map_err(|found| Refusal::malformed(found.to_owned()))?;
+    asked(http).map_err(|found| Refusal::BadRequest(Check::Call.wrong(found)))
 }
 
-fn of(framed: &[u8]) -> Result<Request, &'static str> {
+fn of(framed: &[u8]) -> Result<HttpRequest, &'static str> {
     let check = CheckRequest::decode(unframed(framed)?).map_err(|_| "no CheckRequest")?;
     let http = check.attributes.and_then(|attributes| attributes.request?.http);
-    let http = http.ok_or("a check without a request")?;
-    let method =
-        Method::from_bytes(http.method.as_bytes()).map_err(|_| "no method of a request")?;
+    http.ok_or("a check without a request")
+}
+
+fn asked(http: HttpRequest) -> Result<Request, &'static str> {
+    let method = Method::from_bytes(&http.method).map_err(|_| "no method of a request")?;
     let target = std::str::from_utf8(&http.path).ok().filter(|target| {
         let is_odd = |byte: u8| byte <= b' ' || byte == b'#' || byte == 0x7f;
         target.starts_with('/') && !target.bytes().any(is_odd)
@@ -73,7 +77,7 @@ mod tests {
 
     use bytes::Bytes;
 
-    use super::super::check_messages::{Attributes, AttributesRequest, HeaderMap, HttpRequest};
+    use super::super::check_messages::{Attributes, AttributesRequest, HeaderMap};
     use super::super::rls::framed;
     use super::*;
 
@@ -84,9 +88,9 @@ mod tests {
 
     fn get(path: &str) -> HttpRequest {
         HttpRequest {
-            method: "GET".to_owned(),
+            method: b"GET".to_vec(),
             path: path.as_bytes().to_vec(),
-            host: "api.example".to_owned(),
+            host: b"api.example".to_vec(),
             ..HttpRequest::default()
         }
     }
@@ -100,7 +104,7 @@ mod tests {
             raw_body: Bytes::from_static(b"{}"),
             ..get("/a?b=c")
         };
-        let request = of(&check(http)).unwrap();
+        let request = asked(of(&check(http)).unwrap()).unwrap();
         assert_eq!((request.method.as_str(), request.target()), ("GET", "/a?b=c"));
         let field = |name: &str| request.fields.get(name).map(<[u8]>::to_vec);
         assert_eq!(field("x-key").as_deref(), Some(&b"a"[..]));
@@ -114,7 +118,7 @@ mod tests {
         };
         let headers = vec![raw("cookie", b"a=\xe9"), raw("cookie", b"b=2")];
         let http = HttpRequest { header_map: Some(HeaderMap { headers }), ..get("/") };
-        let request = of(&check(http)).unwrap();
+        let request = asked(of(&check(http)).unwrap()).unwrap();
         assert_eq!(request.fields.get_all("cookie").collect::<Vec<_>>(), [&b"a=\xe9"[..], b"b=2"]);
         assert!(request.body.data().is_empty());
     }
@@ -122,7 +126,7 @@ mod tests {
     #[test]
     fn what_envoy_never_sends_is_refused() {
         for (http, expected) in [
-            (HttpRequest { method: "G ET".to_owned(), ..get("/") }, "no method"),
+            (HttpRequest { method: b"G ET".to_vec(), ..get("/") }, "no method"),
             (get(""), "no path"),
             (get("//a b"), "no path"),
             (get("/#a"), "no path"),
@@ -141,7 +145,7 @@ mod tests {
                 "a value",
             ),
         ] {
-            let Err(found) = of(&check(http)) else { panic!("{expected}") };
+            let Err(found) = asked(of(&check(http)).unwrap()) else { panic!("{expected}") };
             assert!(found.contains(expected), "{found}");
         }
         assert!(of(&framed(&CheckRequest::default())).is_err());

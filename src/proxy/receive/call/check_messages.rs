@@ -29,15 +29,16 @@ pub(in crate::proxy) struct AttributesRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(in crate::proxy) struct HttpRequest {
-    #[prost(string, tag = "2")]
-    pub(in crate::proxy) method: String,
-    /// Bytes, as Envoy copies what clients send. Several fields of one name are joined.
+    /// Bytes, as everything that Envoy copies of what clients send.
+    #[prost(bytes = "vec", tag = "2")]
+    pub(in crate::proxy) method: Vec<u8>,
+    /// Several fields of one name are joined.
     #[prost(map = "string, bytes", tag = "3")]
     pub(in crate::proxy) headers: HashMap<String, Vec<u8>>,
     #[prost(bytes = "vec", tag = "4")]
     pub(in crate::proxy) path: Vec<u8>,
-    #[prost(string, tag = "5")]
-    pub(in crate::proxy) host: String,
+    #[prost(bytes = "vec", tag = "5")]
+    pub(in crate::proxy) host: Vec<u8>,
     #[prost(bytes = "bytes", tag = "11")]
     pub(in crate::proxy) body: Bytes,
     #[prost(bytes = "bytes", tag = "12")]

@@ -21,8 +21,9 @@ pub(in crate::proxy) const STREAM_QUOTAS: &str =
 const REPORTS_BYTES_MAX: usize = 24 << 20;
 /// Maximum number of buckets that a stream may have.
 pub(in crate::proxy) const BUCKETS_MAX: usize = 16_384;
-/// Maximum number of usages in a message. Envoy reports each of its buckets once.
-const USAGES_MAX: usize = 2 * BUCKETS_MAX;
+/// Maximum number of fields in a message, which are usages but for a few. Envoy reports each of its
+/// buckets once.
+const FIELDS_MAX: usize = 2 * BUCKETS_MAX;
 /// Maximum bytes of the names and values of a bucket.
 const BUCKET_BYTES_MAX: usize = 1 << 10;
 /// Maximum bytes of a usage as it is sent: room for more than any bucket that is fit.
@@ -63,7 +64,12 @@ impl UsageReports {
         const NO_REPORTS: &str = "a message that is no RateLimitQuotaUsageReports";
         let wrong = |_| malformed(NO_REPORTS);
         let (mut domain, mut usages, mut rest) = (Bytes::new(), Vec::new(), message.clone());
+        let mut fields = 0;
         while rest.has_remaining() {
+            fields += 1;
+            if fields > FIELDS_MAX {
+                return Err(malformed("more usages than a stream may have buckets, twice"));
+            }
             let (tag, kind) = decode_key(&mut rest).map_err(wrong)?;
             if kind != WireType::LengthDelimited || !matches!(tag, 1 | 2) {
                 skip_field(kind, tag, &mut rest, DecodeContext::default()).map_err(wrong)?;
@@ -76,8 +82,6 @@ impl UsageReports {
             let field = rest.split_to(length);
             if tag == 1 {
                 domain = field;
-            } else if usages.len() == USAGES_MAX {
-                return Err(malformed("more usages than a stream may have buckets, twice"));
             } else {
                 usages.push(field);
             }
@@ -215,7 +219,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_message_is_bounded_in_all_that_it_may_become() {
-        let many = Written { usages: vec![usage("b", 1); USAGES_MAX + 1], ..reports(1) };
+        let many = Written { usages: vec![usage("b", 1); FIELDS_MAX + 1], ..reports(1) };
         let (_, refusal) = read(framed(&many).to_vec()).await;
         assert!(matches!(refusal, Some(Refusal::BadRequest(_))), "{refusal:?}");
         let of = |written: &Written| {

@@ -14,7 +14,7 @@ use crate::wire::{Body, Charge};
 pub(in crate::proxy) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 /// Maximum bytes of a call's message.
-pub(super) const CALL_BYTES_MAX: usize = 64 << 10;
+pub(super) const CALL_BYTES_MAX: usize = 1 << 20;
 /// What comes before a message of gRPC: whether it is compressed, and its length.
 pub(super) const FRAME_HEAD_BYTES: usize = 5;
 

@@ -169,6 +169,8 @@ impl WrittenLimit<'_> {
             && !is_settled(other)
             && self.shares(other, &["key", "missing", "cost"])
             && (!self.table.contains_key("when") || self.shares(other, &["when"]))
+            // Messages of WebSockets are charged to limits that say so alone.
+            && (!other.table.contains_key("messages") || self.table.contains_key("messages"))
             && (self.refund().is_none() || self.refund() == other.refund())
     }
 

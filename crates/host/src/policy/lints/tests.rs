@@ -97,6 +97,10 @@ fn limits_that_each_refuse_something_are_left_alone() {
     ] {
         assert_eq!(lints(&[SECOND, &format!("{MINUTE}, {other}")]), [], "{other}");
     }
+    // Messages are counted by the looser one alone.
+    let messages = r#""messages": "close""#;
+    assert_eq!(lints(&[&format!("{SECOND}, {messages}"), MINUTE]), []);
+    one(&[SECOND, &format!("{MINUTE}, {messages}")], "useless-limit", "[0].quota", "[1].quota");
     // The looser one may be for some requests only, or count only.
     for own in [r#""when": {"method": "POST"}"#, r#""shadow": true"#, r#""refund": "unsent""#] {
         let loose = format!("{SECOND}, {own}");

@@ -58,11 +58,13 @@ fn named_ranges(holder: u128, (call, ranges): (u32, Vec<Range<u32>>)) -> Returne
 }
 
 impl Kept {
-    /// What a call has taken, of which nobody spends anything.
+    /// What goes back of a call whose holder is gone. Units do not: they may be of a counter that
+    /// was deleted, and would go back to the one that came after it.
     pub(super) fn unused(&self, call: Call, reply: Reply) -> Returned {
         let Reply::Granted { units, taken_at, .. } = reply else { return Returned::new() };
         let member = named(self.member, call.number());
-        Returned::from_iter([ReturnedUnits { units, taken_at_us: taken_at, member }])
+        let units = ReturnedUnits { units, taken_at_us: taken_at, member };
+        if self.spec.has_places { Returned::from_iter([units]) } else { Returned::new() }
     }
 }
 
