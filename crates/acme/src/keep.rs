@@ -203,9 +203,7 @@ impl Keeper {
             (Err(error), _) => Err(OrderError::folder(&self.authority.folder, &error)),
             (Ok(()), Err(error)) => Err(error),
             (Ok(()), Ok(client)) => {
-                // Only an authority that suggests times knows what it means to replace one.
-                let suggests = known.renewal.as_ref().is_some_and(|of| of.suggested_s.is_some());
-                let replaces = issued.and_then(|issued| issued.identifier).filter(|_| suggests);
+                let replaces = replaced(issued, known.renewal.as_ref(), self.now_s());
                 let names = &self.names;
                 let wanted = Wanted { authority: &self.authority, names, replaces, failures };
                 let result = wanted.order(&client).await;
@@ -282,6 +280,17 @@ impl Keeper {
     }
 }
 
+/// What an order is to replace. Only an authority that suggests times knows what that means, and
+/// it may refuse to replace what has expired.
+fn replaced(
+    issued: Option<Issued>,
+    renewal: Option<&Renewal>,
+    now_s: i64,
+) -> Option<CertificateIdentifier<'static>> {
+    let suggests = renewal.is_some_and(|of| of.suggested_s.is_some());
+    issued.filter(|issued| suggests && issued.expires_s > now_s)?.identifier
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -323,5 +332,22 @@ mod tests {
         other.write(keeper.file()).unwrap();
         keeper.read(&mut known, &|_, _| {});
         assert_eq!(known.journal, other);
+    }
+
+    #[test]
+    fn what_has_expired_is_not_replaced_nor_anything_at_an_authority_that_suggests_no_time() {
+        let of: CertificateIdentifier<'_> = serde_json::from_str("\"aki.serial\"").unwrap();
+        let of = of.into_owned();
+        let replaced = |suggested_s, now_s| {
+            let identifier = Some(of.clone());
+            let issued =
+                Issued { names: Vec::new(), expires_s: 9, life_s: 9, renew_s: 6, identifier };
+            let renewal = Renewal { of: of.clone(), suggested_s, ask_s: 0 };
+            super::replaced(Some(issued), Some(&renewal), now_s).is_some()
+        };
+        assert!(replaced(Some(6), 8));
+        assert!(!replaced(Some(6), 9));
+        assert!(!replaced(None, 8));
+        assert!(super::replaced(None, None, 8).is_none());
     }
 }

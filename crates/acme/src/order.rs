@@ -13,7 +13,7 @@ use crate::authority::{Authority, ChallengeKind};
 use crate::challenge::{Answer, Challenges};
 use crate::client::Client;
 use crate::due::usable;
-use crate::error::{NOT_REPLACED, OrderError, text};
+use crate::error::{OrderError, may_be_about_replacing, text};
 use crate::{account, folder};
 
 /// Time for the authority to look at the answers, and to issue the certificate.
@@ -35,30 +35,7 @@ impl Wanted<'_> {
     /// Orders it, and writes it into its file. Whoever calls this has the turn.
     pub(crate) async fn order(self, client: &Client) -> Result<(), OrderError> {
         let account = account::of(self.authority, client).await?;
-        let identifiers: Vec<_> =
-            self.names.iter().map(|name| Identifier::Dns(name.clone())).collect();
-        let mut new = NewOrder::new(&identifiers);
-        if let Some(profile) = &self.authority.profile {
-            new = new.profile(profile);
-        }
-        let mut order = match &self.replaces {
-            // It may have been replaced already, or the authority has forgotten it: that must not
-            // keep us from having a certificate.
-            Some(replaces) => {
-                let again = NewOrder::new(&identifiers);
-                let again = match &self.authority.profile {
-                    Some(profile) => again.profile(profile),
-                    None => again,
-                };
-                match account.new_order(&new.replaces(replaces.clone())).await {
-                    Err(error) if is_about_replacing(&error) => {
-                        self.begin(&account, &again).await?
-                    }
-                    order => order.map_err(|error| account::refused(self.authority, error))?,
-                }
-            }
-            None => self.begin(&account, &new).await?,
-        };
+        let mut order = self.place(&account).await?;
         let policy = RetryPolicy::new().initial_delay(PAUSE_FIRST).timeout(AUTHORITY_TIME_MAX);
         let answers = self.answer(&mut order).await?;
         match order.poll_ready(&policy).await {
@@ -72,8 +49,26 @@ impl Wanted<'_> {
         folder::write(&file, pem.as_bytes()).map_err(|error| OrderError::folder(&file, &error))
     }
 
-    async fn begin(&self, account: &Account, new: &NewOrder<'_>) -> Result<Order, OrderError> {
-        account.new_order(new).await.map_err(|error| account::refused(self.authority, error))
+    /// Places the order. Whatever the authority has against replacing a certificate must not keep
+    /// us from having one.
+    async fn place(&self, account: &Account) -> Result<Order, OrderError> {
+        let identifiers: Vec<_> =
+            self.names.iter().map(|name| Identifier::Dns(name.clone())).collect();
+        let new = || {
+            let new = NewOrder::new(&identifiers);
+            match &self.authority.profile {
+                Some(profile) => new.profile(profile),
+                None => new,
+            }
+        };
+        let placed = match &self.replaces {
+            Some(replaces) => match account.new_order(&new().replaces(replaces.clone())).await {
+                Err(error) if may_be_about_replacing(&error) => account.new_order(&new()).await,
+                placed => placed,
+            },
+            None => account.new_order(&new()).await,
+        };
+        placed.map_err(|error| account::refused(self.authority, error))
     }
 
     /// Answers the challenges for all names, and tells the authority to look. The answers are given
@@ -153,18 +148,6 @@ impl Wanted<'_> {
 fn check(pem: &str) -> Result<(), String> {
     let pem = Pem { path: "the reply".into(), bytes: pem.as_bytes().into() };
     usable(pem).map(drop)
-}
-
-/// Whether an order failed because of the certificate that it is to replace.
-fn is_about_replacing(error: &Error) -> bool {
-    match error {
-        Error::Api(problem) => {
-            problem.r#type.as_deref().is_some_and(|kind| NOT_REPLACED.contains(&kind))
-        }
-        // The client's own check of the reply.
-        Error::Other(why) => why.to_string().starts_with("replaces field mismatch"),
-        _ => false,
-    }
 }
 
 fn name_of(authorization: &AuthorizationHandle<'_>) -> String {
