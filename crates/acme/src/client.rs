@@ -27,7 +27,7 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct Client {
     tls: TlsConnector,
     server_name: Option<String>,
-    /// What the last refusal that named a time to wait said, in seconds.
+    /// What the last reply that named a time to wait said, in seconds.
     wait_s: Arc<Mutex<Option<u64>>>,
 }
 
@@ -39,7 +39,8 @@ impl Client {
         Self { tls: TlsConnector::from(Arc::new(config)), server_name, wait_s: Arc::default() }
     }
 
-    /// How long the last refusal asked to wait, if it did.
+    /// How long the last reply that named a time asked to wait: a refusal, or one that something is
+    /// not done yet.
     pub(crate) fn take_wait_s(&self) -> Option<u64> {
         self.wait_s.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -86,8 +87,7 @@ impl Client {
     }
 
     fn note_wait<B>(&self, reply: &Response<B>) {
-        let refused = reply.status().is_client_error() || reply.status().is_server_error();
-        let wait = reply.headers().get(RETRY_AFTER).filter(|_| refused);
+        let wait = reply.headers().get(RETRY_AFTER);
         if let Some(wait_s) = wait.and_then(|wait| wait.to_str().ok()?.trim().parse().ok()) {
             *self.wait_s.lock().unwrap_or_else(PoisonError::into_inner) = Some(wait_s);
         }

@@ -3,9 +3,9 @@
 //!
 //! [`keep`] is the loop for one certificate: `due` says when it is time, `journal` when not yet,
 //! `order` goes through one order, with the account that `account` keeps, over the connections of
-//! `client`. What the authority asks for meanwhile is in the folder (`folder`), where
-//! [`Challenges`] finds it for whoever answers, in this process or in another one that shares the
-//! folder.
+//! `client`, and `wait`s for the authority. What that asks for meanwhile is in the folder
+//! (`folder`), where [`Challenges`] finds it for whoever answers, in this process or in another one
+//! that shares the folder.
 
 mod account;
 mod authority;
@@ -17,6 +17,7 @@ mod folder;
 mod journal;
 mod keep;
 mod order;
+mod wait;
 
 pub use authority::{Authority, ChallengeKind, ExternalAccount};
 pub use challenge::{Challenges, HTTP_PREFIX};

@@ -1,10 +1,8 @@
 //! One order, from its names to the certificate in its file.
 
-use std::time::Duration;
-
 use instant_acme::{
     Account, AuthorizationHandle, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error,
-    Identifier, NewOrder, Order, OrderStatus, RetryPolicy,
+    Identifier, NewOrder, Order, OrderStatus,
 };
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use weir_tls::Pem;
@@ -14,12 +12,7 @@ use crate::challenge::{Answer, Challenges};
 use crate::client::Client;
 use crate::due::usable;
 use crate::error::{OrderError, may_be_about_replacing, text};
-use crate::{account, folder};
-
-/// Time for the authority to look at the answers, and to issue the certificate.
-const AUTHORITY_TIME_MAX: Duration = Duration::from_secs(180);
-/// The first pause between two questions whether it has; each is twice as long as the one before.
-const PAUSE_FIRST: Duration = Duration::from_millis(250);
+use crate::{account, folder, wait};
 
 /// A certificate to order.
 pub(crate) struct Wanted<'a> {
@@ -36,15 +29,21 @@ impl Wanted<'_> {
     pub(crate) async fn order(self, client: &Client) -> Result<(), OrderError> {
         let account = account::of(self.authority, client).await?;
         let mut order = self.place(&account).await?;
-        let policy = RetryPolicy::new().initial_delay(PAUSE_FIRST).timeout(AUTHORITY_TIME_MAX);
         let answers = self.answer(&mut order).await?;
-        match order.poll_ready(&policy).await {
-            Ok(OrderStatus::Ready) => {}
-            Ok(_) | Err(Error::Api(_)) => return Err(unproven(&mut order).await),
-            Err(error) => return Err(error.into()),
+        let proven = wait::until(client, async || {
+            let state = order.refresh().await?;
+            Ok(match state.status {
+                _ if state.error.is_some() => Some(false),
+                OrderStatus::Ready => Some(true),
+                OrderStatus::Invalid => Some(false),
+                _ => None,
+            })
+        });
+        if !proven.await? {
+            return Err(unproven(&mut order).await);
         }
         drop(answers);
-        let pem = self.finish(&mut order, &policy).await?;
+        let pem = self.finish(&mut order, client).await?;
         let file = self.authority.certificate_file(self.names);
         folder::write(&file, pem.as_bytes()).map_err(|error| OrderError::folder(&file, &error))
     }
@@ -127,7 +126,7 @@ impl Wanted<'_> {
     }
 
     /// Has the certificate issued for a new key. Returns both as PEM.
-    async fn finish(&self, order: &mut Order, policy: &RetryPolicy) -> Result<String, OrderError> {
+    async fn finish(&self, order: &mut Order, client: &Client) -> Result<String, OrderError> {
         let made = || {
             let key = KeyPair::generate()?;
             let mut params = CertificateParams::new(self.names)?;
@@ -137,7 +136,15 @@ impl Wanted<'_> {
         };
         let (key, request) = made().map_err(|error| OrderError::Unusable(error.to_string()))?;
         order.finalize_csr(request.der()).await?;
-        let chain = order.poll_certificate(policy).await?;
+        let chain = wait::until(client, async || {
+            let state = order.refresh().await?;
+            match (&state.error, state.status) {
+                (Some(error), _) => Err(Error::Api(error.clone())),
+                (None, OrderStatus::Valid | OrderStatus::Invalid) => order.certificate().await,
+                (None, _) => Ok(None),
+            }
+        });
+        let chain = chain.await?;
         let pem = format!("{}\n{}\n", key.trim_end(), chain.trim_end());
         check(&pem).map_err(OrderError::Unusable)?;
         Ok(pem)
