@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::due::Issued;
+use crate::error::OrderError;
 use crate::folder;
 
 /// The first pause after a failure, in seconds; each is [`PAUSE_GROWTH`] times as long as the one
@@ -31,6 +32,9 @@ const HOLD_MAX_S: i64 = 86_400;
 pub(crate) struct Journal {
     /// Failures in a row.
     pub(crate) failures: u32,
+    /// Proofs that have failed since a certificate was last issued: each leads to another
+    /// challenge.
+    pub(crate) unproven: u32,
     /// When to try again, in Unix seconds, if the last try failed.
     pub(crate) again_s: Option<i64>,
     /// Why it failed.
@@ -63,11 +67,14 @@ impl Journal {
     }
 
     /// Notes why it failed, and how long the authority has asked to wait.
-    pub(crate) fn fail(&mut self, now_s: i64, error: String, asked_s: Option<u64>) {
+    pub(crate) fn fail(&mut self, now_s: i64, error: &OrderError, asked_s: Option<u64>) {
+        if matches!(error, OrderError::Unproven { .. }) {
+            self.unproven = self.unproven.saturating_add(1);
+        }
         let asked_s = asked_s.map_or(0, |s| i64::try_from(s).unwrap_or(i64::MAX));
         let asked_s = now_s.saturating_add(jittered(asked_s.min(ASKED_MAX_S)));
         self.again_s = self.again_s.max(Some(asked_s));
-        self.error = Some(error);
+        self.error = Some(error.to_string());
     }
 
     /// Notes that a certificate was issued.
@@ -146,11 +153,28 @@ mod tests {
     fn an_authority_may_ask_for_a_day() {
         let mut journal = Journal::default();
         journal.begin(NOW, None);
-        journal.fail(NOW, "rateLimited".into(), Some(7_200));
+        let error = OrderError::RateLimited("too many".into());
+        journal.fail(NOW, &error, Some(7_200));
         assert!((NOW + 7_200..=NOW + 7_920).contains(&journal.due_s(NOW, None, None)));
-        journal.fail(NOW, "rateLimited".into(), Some(u64::MAX));
+        journal.fail(NOW, &error, Some(u64::MAX));
         let due_s = journal.due_s(NOW, None, None);
         assert!((NOW + DAY..=NOW + DAY / 10 * 11).contains(&due_s), "{due_s}");
+    }
+
+    #[test]
+    fn only_a_proof_that_has_failed_leads_to_another_challenge() {
+        // As it was written when only failures were counted.
+        let mut journal: Journal = serde_json::from_str(r#"{"failures":3,"again_s":5}"#).unwrap();
+        assert_eq!((journal.failures, journal.unproven), (3, 0));
+        let unproven = OrderError::Unproven { name: "a.example".into(), why: "refused".into() };
+        for error in [OrderError::Late, OrderError::Unreached("no reply".into()), unproven] {
+            assert_eq!(journal.unproven, 0, "{error}");
+            journal.begin(NOW, None);
+            journal.fail(NOW, &error, None);
+        }
+        assert_eq!((journal.failures, journal.unproven), (6, 1));
+        journal.succeed(NOW);
+        assert_eq!((journal.failures, journal.unproven), (0, 0));
     }
 
     #[test]

@@ -158,7 +158,7 @@ impl Keeper {
             Err(error) => {
                 let error = OrderError::folder(&self.authority.folder, &error);
                 known.journal.begin(self.now_s(), issued.as_ref());
-                known.journal.fail(self.now_s(), error.to_string(), None);
+                known.journal.fail(self.now_s(), &error, None);
                 Err(error)
             }
         };
@@ -194,29 +194,24 @@ impl Keeper {
 
     async fn order(&self, issued: Option<Issued>, known: &mut Known) -> Result<(), OrderError> {
         let journal = &mut known.journal;
-        let failures = journal.failures;
+        let unproven = journal.unproven;
         journal.begin(self.now_s(), issued.as_ref());
         let client = self.client();
         // What can't be written here would be lost after it was issued.
         let written = journal.write(&self.file);
-        let result = match (written, client) {
-            (Err(error), _) => Err(OrderError::folder(&self.authority.folder, &error)),
-            (Ok(()), Err(error)) => Err(error),
+        let (result, asked_s) = match (written, client) {
+            (Err(error), _) => (Err(OrderError::folder(&self.authority.folder, &error)), None),
+            (Ok(()), Err(error)) => (Err(error), None),
             (Ok(()), Ok(client)) => {
                 let replaces = replaced(issued, known.renewal.as_ref(), self.now_s());
                 let names = &self.names;
-                let wanted = Wanted { authority: &self.authority, names, replaces, failures };
-                let result = wanted.order(&client).await;
-                let asked_s = client.take_wait_s();
-                if let Err(error) = &result {
-                    journal.fail(self.now_s(), error.to_string(), asked_s);
-                }
-                result
+                let wanted = Wanted { authority: &self.authority, names, replaces, unproven };
+                (wanted.order(&client).await, client.take_wait_s())
             }
         };
         match &result {
             Ok(()) => journal.succeed(self.now_s()),
-            Err(error) => journal.fail(self.now_s(), error.to_string(), None),
+            Err(error) => journal.fail(self.now_s(), error, asked_s),
         }
         let written = journal.write(&self.file);
         known.is_written = written.is_ok();
@@ -325,7 +320,7 @@ mod tests {
         let keeper = keeper(folder.path());
         let mut known = Known::default();
         known.journal.begin(keeper.now_s(), None);
-        known.journal.fail(keeper.now_s(), "the name is another's".to_owned(), None);
+        known.journal.fail(keeper.now_s(), &OrderError::Refused("it is another's".into()), None);
         let mut other = Journal::default();
         other.begin(keeper.now_s(), None);
         other.succeed(keeper.now_s());

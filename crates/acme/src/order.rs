@@ -20,8 +20,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) names: &'a [String],
     /// The certificate that it is to replace, if the authority wants to know.
     pub(crate) replaces: Option<CertificateIdentifier<'static>>,
-    /// Failures in a row before this: the next challenge is tried.
-    pub(crate) failures: u32,
+    /// Proofs that failed before this, in a row: the next challenge is tried.
+    pub(crate) unproven: u32,
 }
 
 impl Wanted<'_> {
@@ -39,8 +39,19 @@ impl Wanted<'_> {
                 _ => None,
             })
         });
-        if !proven.await? {
-            return Err(unproven(&mut order).await);
+        match proven.await {
+            Ok(true) => {}
+            Ok(false) => {
+                let why = order.state().error.as_ref();
+                let why = why.map_or_else(|| "no reason given".to_owned(), text);
+                let failed = unproven(&mut order).await;
+                return Err(failed.unwrap_or(OrderError::Refused(why)));
+            }
+            // Some authorities go on looking after they have seen nothing.
+            Err(OrderError::Late) => {
+                return Err(unproven(&mut order).await.unwrap_or(OrderError::Late));
+            }
+            Err(error) => return Err(error),
         }
         drop(answers);
         let pem = self.finish(&mut order, client).await?;
@@ -104,7 +115,8 @@ impl Wanted<'_> {
         Ok(answers)
     }
 
-    /// The first of our challenges that the authority offers; after each failure, the next.
+    /// The first of our challenges that the authority offers; after each proof that failed, the
+    /// next.
     fn choose(
         &self,
         authorization: &AuthorizationHandle<'_>,
@@ -118,7 +130,7 @@ impl Wanted<'_> {
             authorization.challenges.iter().any(|challenge| challenge.r#type == *kind)
         };
         let offered: Vec<_> = ours.filter(offered).collect();
-        let turn = usize::try_from(self.failures).unwrap_or_default() % offered.len().max(1);
+        let turn = usize::try_from(self.unproven).unwrap_or_default() % offered.len().max(1);
         offered.into_iter().nth(turn).ok_or_else(|| {
             let why = "it offers none of the challenges that are configured".to_owned();
             OrderError::Unproven { name: name.to_owned(), why }
@@ -161,8 +173,8 @@ fn name_of(authorization: &AuthorizationHandle<'_>) -> String {
     authorization.identifier().to_string().to_ascii_lowercase()
 }
 
-/// Why an order has failed: what the authority says of the first challenge that has.
-async fn unproven(order: &mut Order) -> OrderError {
+/// What the authority says of the first proof that has failed, if one has.
+async fn unproven(order: &mut Order) -> Option<OrderError> {
     let mut all = order.authorizations();
     while let Some(Ok(mut authorization)) = all.next().await {
         if authorization.refresh().await.is_err() {
@@ -170,9 +182,11 @@ async fn unproven(order: &mut Order) -> OrderError {
         }
         let failed = authorization.challenges.iter().find_map(|one| one.error.as_ref());
         if let Some(problem) = failed {
-            return OrderError::Unproven { name: name_of(&authorization), why: text(problem) };
+            return Some(OrderError::Unproven {
+                name: name_of(&authorization),
+                why: text(problem),
+            });
         }
     }
-    let why = order.state().error.as_ref().map_or_else(|| "no reason given".to_owned(), text);
-    OrderError::Refused(why)
+    None
 }
