@@ -17,6 +17,9 @@ use crate::folder;
 const PAUSE_FIRST_S: i64 = 120;
 const PAUSE_GROWTH: i64 = 3;
 const PAUSE_MAX_S: i64 = 6 * 3_600;
+/// What the pause comes down to as a certificate's end comes near, in seconds: Let's Encrypt
+/// forgets one of the five failures every twelve minutes.
+const PAUSE_NEAR_END_S: i64 = 900;
 /// The longest time that an authority's own word is taken for, in seconds.
 const ASKED_MAX_S: i64 = 86_400;
 /// A pause is so much longer at most, in tenths, so that many proxies don't ask at the same time.
@@ -61,7 +64,7 @@ impl Journal {
         self.failures = self.failures.saturating_add(1);
         // Not longer than a quarter of the time that is left.
         let left_s = issued.map_or(i64::MAX, |issued| issued.expires_s.saturating_sub(now_s));
-        let quarter_s = if left_s > 0 { (left_s / 4).max(PAUSE_FIRST_S) } else { PAUSE_MAX_S };
+        let quarter_s = if left_s > 0 { (left_s / 4).max(PAUSE_NEAR_END_S) } else { PAUSE_MAX_S };
         self.again_s = Some(now_s.saturating_add(jittered(pause_s.min(quarter_s))));
         self.error = Some("the order was not finished".to_owned());
     }
@@ -147,6 +150,9 @@ mod tests {
             (Journal { failures: 9, ..Journal::default() }, issued(NOW, 3_600));
         journal.begin(NOW, Some(&one));
         assert!(journal.again_s.unwrap() <= NOW + 990, "{journal:?}");
+        // Nor asked for every few minutes.
+        journal.begin(NOW + 3_599, Some(&one));
+        assert!(journal.again_s.unwrap() >= NOW + 3_599 + 900, "{journal:?}");
     }
 
     #[test]
