@@ -2,6 +2,8 @@
 //! comes every few weeks.
 
 use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,11 +16,13 @@ use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 
 /// Time for one request, from connecting to the end of the reply.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
+/// Time to connect to one address of the authority: there may be others.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 /// Maximum size of a reply. A chain of certificates has a few KiB.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 
@@ -59,7 +63,8 @@ impl Client {
         let host = authority.host();
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let name = self.server_name.as_deref().unwrap_or(bare).to_owned();
-        let socket = TcpStream::connect((bare, authority.port_u16().unwrap_or(443))).await?;
+        let addresses = lookup_host((bare, authority.port_u16().unwrap_or(443))).await?;
+        let socket = connect(addresses, CONNECT_TIME_MAX).await?;
         let stream = self.tls.connect(ServerName::try_from(name)?, socket).await?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
@@ -109,6 +114,25 @@ impl HttpClient for Client {
     }
 }
 
+/// Connects to the first of these addresses that answers within this time.
+async fn connect(
+    addresses: impl Iterator<Item = SocketAddr>,
+    within: Duration,
+) -> io::Result<TcpStream> {
+    let mut why = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in addresses {
+        why = match tokio::time::timeout(within, TcpStream::connect(address)).await {
+            Ok(Ok(socket)) => return Ok(socket),
+            Ok(Err(error)) => error,
+            Err(_) => io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("{address} does not answer within {within:?}"),
+            ),
+        };
+    }
+    Err(why)
+}
+
 /// An error with its reasons.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -121,4 +145,34 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpSocket};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_address_that_does_not_answer_leaves_time_for_the_others() {
+        let local = SocketAddr::from(([127, 0, 0, 1], 0));
+        let good = TcpListener::bind(local).await.unwrap();
+        let gone = TcpListener::bind(local).await.unwrap().local_addr().unwrap();
+        // Nobody accepts here, and few may wait.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(local).unwrap();
+        let full = socket.listen(1).unwrap();
+        let silent = full.local_addr().unwrap();
+        let within = Duration::from_millis(250);
+        let mut waiting = Vec::new();
+        while let Ok(socket) = connect([silent].into_iter(), within).await {
+            waiting.push(socket);
+        }
+        let all = [silent, gone, good.local_addr().unwrap()];
+        let found = connect(all.into_iter(), within).await.unwrap();
+        assert_eq!(found.peer_addr().unwrap(), good.local_addr().unwrap());
+        let why = connect([gone, silent].into_iter(), within).await.unwrap_err();
+        assert!(why.to_string().contains("does not answer within 250ms"), "{why}");
+        assert!(connect([].into_iter(), within).await.is_err());
+    }
 }
