@@ -110,10 +110,11 @@ fn read_roots(ca: &Pem) -> Result<Arc<RootCertStore>, String> {
     Ok(Arc::new(roots))
 }
 
-/// The system's authorities, read once per process, since reading takes milliseconds.
+/// The system's authorities, read once per process, since reading takes milliseconds. Where there
+/// are none they are looked for again the next time.
 fn system_roots() -> Result<Arc<RootCertStore>, String> {
-    static ROOTS: OnceLock<Result<Arc<RootCertStore>, String>> = OnceLock::new();
-    let read = || {
+    static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
+    once(&ROOTS, || {
         let found = rustls_native_certs::load_native_certs();
         let mut roots = RootCertStore::empty();
         // A system's store holds a few certificates too old to be parsed. They are not trusted.
@@ -123,6 +124,29 @@ fn system_roots() -> Result<Arc<RootCertStore>, String> {
             Some(error) => Err(format!("no certificate authority in the system ({error})")),
             None => Err("no certificate authority in the system".to_owned()),
         }
-    };
-    ROOTS.get_or_init(read).clone()
+    })
+}
+
+/// What `known` holds, read if it is empty. An error is not kept.
+fn once<T: Clone>(
+    known: &OnceLock<T>,
+    read: impl FnOnce() -> Result<T, String>,
+) -> Result<T, String> {
+    match known.get() {
+        Some(known) => Ok(known.clone()),
+        None => read().map(|read| known.get_or_init(|| read).clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_read_is_read_again_and_what_could_is_kept() {
+        let known = OnceLock::new();
+        assert_eq!(once(&known, || Err::<i32, _>("none".into())), Err("none".into()));
+        assert_eq!(once(&known, || Ok(1)), Ok(1));
+        assert_eq!(once(&known, || Ok(2)), Ok(1));
+    }
 }
