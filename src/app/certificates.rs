@@ -13,6 +13,7 @@ use super::Instance;
 use super::build::ConfigBuild;
 use super::challenges;
 use crate::clock::Clock;
+use crate::listen::OrderedCertificate;
 use crate::telemetry::{CounterSet, Metrics, labels, names};
 use weir_acme::{Event, Keeper, OrderError};
 
@@ -65,19 +66,20 @@ impl Certificates {
     /// The thread can't be started. Nothing is kept then.
     pub(super) fn apply(&self, built: &ConfigBuild, running: &Weak<Instance>) -> io::Result<()> {
         let mut wanted: Vec<Arc<Keeper>> = Vec::new();
-        for names in ordered(built) {
+        for OrderedCertificate { names, file, .. } in ordered(built) {
             let Some(authority) = &built.acme else { continue };
-            let file = authority.certificate_file(names);
             if wanted.iter().any(|keeper| keeper.file() == file) {
                 continue;
             }
             let kept = self.current.borrow().iter().find_map(|keeper| {
-                let same = keeper.authority() == authority && keeper.names() == names;
+                let same = keeper.authority() == authority
+                    && keeper.names() == names
+                    && keeper.file() == file;
                 same.then(|| Arc::clone(keeper))
             });
             wanted.push(kept.unwrap_or_else(|| {
-                let (authority, names) = (Arc::clone(authority), names.to_vec());
-                Arc::new(Keeper::new(authority, names, self.clock.clone()))
+                let (authority, names) = (Arc::clone(authority), names.clone());
+                Arc::new(Keeper::new(authority, names, file.clone(), self.clock.clone()))
             }));
         }
         self.replace(wanted, running)
@@ -131,8 +133,8 @@ impl Certificates {
     }
 }
 
-/// The names of each certificate that is ordered.
-fn ordered(built: &ConfigBuild) -> impl Iterator<Item = &[String]> {
+/// The certificates that are ordered.
+fn ordered(built: &ConfigBuild) -> impl Iterator<Item = &OrderedCertificate> {
     built.listeners.iter().flat_map(|listener| challenges::ordered(&listener.certificates))
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::listen::{self, Certificate, CertifiedKey, ChallengeCertificates};
+use crate::listen::{self, Certificate, CertifiedKey, ChallengeCertificates, OrderedCertificate};
 use weir_acme::{Authority, Challenges};
 
 /// The answers to an authority, in handshakes.
@@ -27,13 +27,13 @@ pub(super) fn in_handshakes(
 /// All names that these listeners have ordered certificates for, in lower case.
 pub(super) fn names(listeners: &[listen::Settings]) -> BTreeSet<String> {
     let ordered = listeners.iter().flat_map(|listener| ordered(&listener.certificates));
-    ordered.flatten().map(|name| name.to_ascii_lowercase()).collect()
+    ordered.flat_map(|one| &one.names).map(|name| name.to_ascii_lowercase()).collect()
 }
 
-/// The names of each certificate that is ordered.
-pub(super) fn ordered(certificates: &[Certificate]) -> impl Iterator<Item = &[String]> {
+/// The certificates that are ordered.
+pub(super) fn ordered(certificates: &[Certificate]) -> impl Iterator<Item = &OrderedCertificate> {
     certificates.iter().filter_map(|certificate| match certificate {
         Certificate::Files(_) => None,
-        Certificate::Ordered(ordered) => Some(&ordered.names[..]),
+        Certificate::Ordered(ordered) => Some(ordered),
     })
 }

@@ -1,7 +1,7 @@
 //! Who issues certificates, and how they are asked.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -103,17 +103,32 @@ impl Authority {
         self.folder.join(format!("account-{}.json", folder::digest([&*self.directory, external])))
     }
 
-    /// The file with the certificate for these names, the first of which is in the file's name, and
-    /// with its key: PEM. Another authority or another profile has another file.
+    /// The file with the certificate for these names in any order, and with its key: PEM. One of
+    /// the names is in the file's name, the first in the alphabet unless there is a file already.
+    /// Another authority or another profile has another file.
     #[must_use]
     pub fn certificate_file(&self, names: &[String]) -> PathBuf {
+        let digest = self.digest(names, self.profile.as_deref());
+        let of = |name: &str| self.folder.join(format!("{name}-{digest}.pem"));
         let mut sorted: Vec<_> = names.iter().map(String::as_str).collect();
         sorted.sort_unstable();
-        let profile = self.profile.as_deref().unwrap_or_default();
-        let all = sorted.into_iter().chain(["", &self.directory, profile]);
-        let first = names.first().map_or("certificate", String::as_str);
-        self.folder.join(format!("{first}-{}.pem", folder::digest(all)))
+        // It was once named after the name that the configuration has first.
+        let there = sorted.iter().map(|name| of(name)).find(|file| may_exist(file));
+        there.unwrap_or_else(|| of(sorted.first().copied().unwrap_or("certificate")))
     }
+
+    /// What tells apart the files of certificates.
+    fn digest(&self, names: &[String], profile: Option<&str>) -> String {
+        let mut sorted: Vec<_> = names.iter().map(String::as_str).collect();
+        sorted.sort_unstable();
+        let profile = profile.unwrap_or_default();
+        folder::digest(sorted.into_iter().chain(["", &self.directory, profile]))
+    }
+}
+
+/// Whether there is a file, as far as can be seen.
+fn may_exist(file: &Path) -> bool {
+    file.try_exists().unwrap_or(true)
 }
 
 impl ExternalAccount {
@@ -149,5 +164,21 @@ mod tests {
         let mut short = Authority::new("https://a", "f");
         short.profile = Some("shortlived".to_owned());
         assert_ne!(both, short.certificate_file(&["a.example".into(), "b.example".into()]));
+    }
+
+    #[test]
+    fn names_in_another_order_have_the_same_file_also_one_that_was_named_as_files_once_were() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::new("https://a", folder.path());
+        let orders = [["a.example", "b.example"], ["b.example", "a.example"]];
+        let both = || orders.map(|names| authority.certificate_file(&names.map(ToOwned::to_owned)));
+        let [file, same] = both();
+        assert_eq!(file, same);
+        let name = file.file_name().unwrap().to_str().unwrap();
+        let once = file.with_file_name(name.replacen("a.", "b.", 1));
+        std::fs::write(&once, "").unwrap();
+        assert_eq!(both(), [once.clone(), once]);
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(both(), [file.clone(), file]);
     }
 }

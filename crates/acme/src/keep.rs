@@ -84,10 +84,11 @@ struct Renewal {
 }
 
 impl Keeper {
-    /// Does nothing until [`run`](Self::run).
+    /// Keeps the certificate for these names in this file, which is the authority's
+    /// [`certificate_file`](Authority::certificate_file) for them. Does nothing until
+    /// [`run`](Self::run).
     #[must_use]
-    pub fn new(authority: Arc<Authority>, names: Vec<String>, clock: Clock) -> Self {
-        let file = authority.certificate_file(&names);
+    pub fn new(authority: Arc<Authority>, names: Vec<String>, file: PathBuf, clock: Clock) -> Self {
         Self { authority, names, file, clock, state: Mutex::default() }
     }
 
@@ -204,8 +205,8 @@ impl Keeper {
             (Ok(()), Err(error)) => (Err(error), None),
             (Ok(()), Ok(client)) => {
                 let replaces = replaced(issued, known.renewal.as_ref(), self.now_s());
-                let names = &self.names;
-                let wanted = Wanted { authority: &self.authority, names, replaces, unproven };
+                let (authority, names, file) = (&*self.authority, &*self.names, &*self.file);
+                let wanted = Wanted { authority, names, file, replaces, unproven };
                 (wanted.order(&client).await, client.take_wait_s())
             }
         };
@@ -293,7 +294,9 @@ mod tests {
     fn keeper(folder: &std::path::Path) -> Keeper {
         let authority = Arc::new(Authority::new("https://a.example/dir", folder));
         let clock = Clock::virtual_at(1_800_000_000_000_000);
-        Keeper::new(authority, vec!["a.example".to_owned()], clock)
+        let names = vec!["a.example".to_owned()];
+        let file = authority.certificate_file(&names);
+        Keeper::new(authority, names, file, clock)
     }
 
     #[test]

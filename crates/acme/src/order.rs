@@ -1,5 +1,7 @@
 //! One order, from its names to the certificate in its file.
 
+use std::path::Path;
+
 use instant_acme::{
     Account, AuthorizationHandle, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error,
     Identifier, NewOrder, Order, OrderStatus,
@@ -18,6 +20,8 @@ use crate::{account, folder, wait};
 pub(crate) struct Wanted<'a> {
     pub(crate) authority: &'a Authority,
     pub(crate) names: &'a [String],
+    /// Where it is written.
+    pub(crate) file: &'a Path,
     /// The certificate that it is to replace, if the authority wants to know.
     pub(crate) replaces: Option<CertificateIdentifier<'static>>,
     /// Proofs that failed before this, in a row: the next challenge is tried.
@@ -55,8 +59,8 @@ impl Wanted<'_> {
         }
         drop(answers);
         let pem = self.finish(&mut order, client).await?;
-        let file = self.authority.certificate_file(self.names);
-        folder::write(&file, pem.as_bytes()).map_err(|error| OrderError::folder(&file, &error))
+        let written = folder::write(self.file, pem.as_bytes());
+        written.map_err(|error| OrderError::folder(self.file, &error))
     }
 
     /// Places the order. Whatever the authority has against replacing a certificate must not keep
