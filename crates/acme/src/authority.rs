@@ -1,5 +1,6 @@
 //! Who issues certificates, and how they are asked.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use weir_tls::{ClientTls, Pem};
 
 use crate::due::{Issued, usable};
 use crate::folder;
+use crate::journal::Journal;
 
 /// Maximum number of certificates that are looked through for one that serves meanwhile.
 const STAND_INS_MAX: usize = 1_024;
@@ -74,8 +76,9 @@ impl Authority {
         url.is_some_and(|url| url.scheme_str() == Some("https") && url.authority().is_some())
     }
 
-    /// A certificate that serves until that of these names is there: of the folder's own, the one
-    /// that is valid now for most of them, and then for longest.
+    /// A certificate that serves until that of these names is there: of those in the folder that
+    /// are valid now one of this authority if there is any, as clients may not trust another; then
+    /// the one for most of the names, and then for longest.
     #[must_use]
     pub fn stand_in(&self, names: &[String]) -> Option<PathBuf> {
         let now_s = Clock::system().wall_us() / 1_000_000;
@@ -86,9 +89,22 @@ impl Authority {
         let fitting = pems.take(STAND_INS_MAX).filter_map(|path| {
             let issued = Issued::read(&path).filter(|issued| issued.expires_s > now_s)?;
             let covered = names.iter().filter(|name| issued.names.contains(name)).count();
-            (covered > 0).then_some(((covered, issued.expires_s), path))
+            (covered > 0)
+                .then(|| ((self.has_issued(&path, &issued), covered, issued.expires_s), path))
         });
         fitting.max_by_key(|(fit, _)| *fit).map(|(_, path)| path)
+    }
+
+    /// Whether a certificate is from here, as its journal says. Journals did not always: then it
+    /// has the file that would be made for it.
+    fn has_issued(&self, file: &Path, issued: &Issued) -> bool {
+        if let Some(directory) = Journal::read(file).directory {
+            return directory == self.directory;
+        }
+        let stem = file.file_stem().and_then(OsStr::to_str).unwrap_or_default();
+        [None, self.profile.as_deref()]
+            .iter()
+            .any(|profile| stem.ends_with(&self.digest(&issued.names, *profile)))
     }
 
     /// Whether a server can show what is in a file of the folder.
@@ -180,5 +196,35 @@ mod tests {
         assert_eq!(both(), [once.clone(), once]);
         std::fs::write(&file, "").unwrap();
         assert_eq!(both(), [file.clone(), file]);
+    }
+
+    #[test]
+    fn what_serves_meanwhile_is_rather_from_the_same_authority() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = |directory: &str| Authority::new(directory, folder.path());
+        let (here, staging) = (authority("https://a"), authority("https://staging"));
+        let write = |of: &Authority, names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            let file = of.certificate_file(&names);
+            let made = rcgen::generate_simple_self_signed(names).unwrap();
+            std::fs::write(&file, made.signing_key.serialize_pem() + &made.cert.pem()).unwrap();
+            file
+        };
+        let wanted = ["a.example", "b.example", "c.example"].map(ToOwned::to_owned);
+        assert_eq!(here.stand_in(&wanted), None);
+        let most = write(&staging, &["a.example", "b.example"]);
+        assert_eq!(here.stand_in(&wanted), Some(most.clone()));
+        // Without a journal, as such files were once written.
+        let one = write(&here, &["a.example"]);
+        assert_eq!(here.stand_in(&wanted), Some(one.clone()));
+        // Of another profile, which only its journal tells.
+        let short = Authority { profile: Some("short".to_owned()), ..here.clone() };
+        let two = write(&short, &["a.example", "b.example"]);
+        assert_eq!(here.stand_in(&wanted), Some(one.clone()));
+        let directory = Some(here.directory.clone());
+        Journal { directory, ..Journal::default() }.write(&two).unwrap();
+        assert_eq!(here.stand_in(&wanted), Some(two));
+        assert_eq!(staging.stand_in(&wanted), Some(most));
+        assert_eq!(here.stand_in(&["x.example".to_owned()]), None);
     }
 }

@@ -44,6 +44,8 @@ pub(crate) struct Journal {
     pub(crate) error: Option<String>,
     /// When a certificate was last issued, in Unix seconds.
     pub(crate) issued_s: Option<i64>,
+    /// The URL of the directory that it is ordered from.
+    pub(crate) directory: Option<String>,
 }
 
 impl Journal {
@@ -82,7 +84,8 @@ impl Journal {
 
     /// Notes that a certificate was issued.
     pub(crate) fn succeed(&mut self, now_s: i64) {
-        *self = Self { issued_s: Some(now_s), ..Self::default() };
+        let directory = self.directory.take();
+        *self = Self { issued_s: Some(now_s), directory, ..Self::default() };
     }
 
     /// When to order, in Unix seconds: `renew_s`, if there is a certificate, but not before a

@@ -196,6 +196,7 @@ impl Keeper {
     async fn order(&self, issued: Option<Issued>, known: &mut Known) -> Result<(), OrderError> {
         let journal = &mut known.journal;
         let unproven = journal.unproven;
+        journal.directory = Some(self.authority.directory.clone());
         journal.begin(self.now_s(), issued.as_ref());
         let client = self.client();
         // What can't be written here would be lost after it was issued.
