@@ -22,8 +22,12 @@ pub(crate) struct IssuedCertificate {
 
 impl Pki {
     pub(crate) fn new() -> Self {
+        Self::named("Weir's tests")
+    }
+
+    pub(crate) fn named(name: &str) -> Self {
         let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, "Weir's tests");
+        params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate().unwrap();
@@ -91,6 +95,17 @@ impl Pki {
     /// A list of these serial numbers, in PEM, which is good until this year.
     #[allow(dead_code, reason = "not every test that includes this file revokes certificates")]
     pub(crate) fn revoked(&self, serials: &[u64], until: i32) -> String {
+        self.revoked_in(serials, (2001, 1), until)
+    }
+
+    /// Such a list that was made in this year and has this number.
+    #[allow(dead_code, reason = "not every test that includes this file revokes certificates")]
+    pub(crate) fn revoked_in(
+        &self,
+        serials: &[u64],
+        (made, number): (i32, u64),
+        until: i32,
+    ) -> String {
         let revoked = |serial: &u64| RevokedCertParams {
             serial_number: (*serial).into(),
             revocation_time: rcgen::date_time_ymd(2001, 1, 1),
@@ -98,9 +113,9 @@ impl Pki {
             invalidity_date: None,
         };
         let list = CertificateRevocationListParams {
-            this_update: rcgen::date_time_ymd(2001, 1, 1),
+            this_update: rcgen::date_time_ymd(made, 1, 1),
             next_update: rcgen::date_time_ymd(until, 1, 1),
-            crl_number: 1.into(),
+            crl_number: number.into(),
             issuing_distribution_point: None,
             revoked_certs: serials.iter().map(revoked).collect(),
             key_identifier_method: rcgen::KeyIdMethod::Sha256,

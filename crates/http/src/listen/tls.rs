@@ -10,7 +10,6 @@ use std::mem;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustls::pki_types::CertificateRevocationListDer;
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ResolvesServerCert, VerifierBuilderError,
     WebPkiClientVerifier,
@@ -21,12 +20,12 @@ use smallvec::SmallVec;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
-use x509_parser::revocation_list::CertificateRevocationList;
 
+use super::revocation::{self, LISTS, List};
 use super::{Certificate, ClientCertificates, ListenConfig, Settings};
 use crate::clock::Clock;
 use crate::telemetry::SettingError;
-use weir_tls::Identity;
+use weir_tls::{Identity, Pem};
 
 /// The protocols that ALPN offers, the preferred one first.
 pub(super) const HTTP_2: &[u8] = b"h2";
@@ -122,14 +121,15 @@ impl Tls {
         let builder = ServerConfig::builder_with_provider(weir_tls::provider())
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(|error| vec![unusable(settings, &error)])?;
-        let builder = match settings
-            .clients
-            .as_ref()
-            .map(|clients| verifier(clients, settings))
-            .transpose()
-        {
-            Ok(None) => builder.with_no_client_auth(),
-            Ok(Some(verifier)) => builder.with_client_cert_verifier(verifier),
+        let verified = revoked(settings).and_then(|lists| {
+            let clients = settings.clients.as_ref();
+            let verifier =
+                clients.map(|clients| verifier(clients, &lists, settings)).transpose()?;
+            Ok((verifier, lists))
+        });
+        let (builder, lists) = match verified {
+            Ok((None, lists)) => (builder.with_no_client_auth(), lists),
+            Ok((Some(verifier), lists)) => (builder.with_client_cert_verifier(verifier), lists),
             Err(setting_error) => {
                 errors.push(setting_error);
                 return Err(errors);
@@ -156,7 +156,7 @@ impl Tls {
             // A session that is resumed is not verified again, and a list may end meanwhile.
             Some(crl) => {
                 config.send_tls13_tickets = 0;
-                warnings.extend(old_lists(crl, settings, now_s));
+                warnings.extend(old_lists(crl, &lists, settings, now_s));
             }
         }
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -183,9 +183,6 @@ impl Tls {
     }
 }
 
-/// What is expected of `client_crl`.
-const LISTS: &str = "a PEM file with certificate revocation lists";
-
 fn unusable(settings: &Settings, error: &rustls::Error) -> SettingError {
     SettingError::new(
         format!("{}.certificates", settings.setting),
@@ -196,6 +193,7 @@ fn unusable(settings: &Settings, error: &rustls::Error) -> SettingError {
 
 fn verifier(
     clients: &ClientCertificates,
+    lists: &[List],
     settings: &Settings,
 ) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, SettingError> {
     let wrong = |found: String| {
@@ -219,11 +217,8 @@ fn verifier(
     let builder = if clients.required { builder } else { builder.allow_unauthenticated() };
     let builder = match &clients.crl {
         // A list that is too old says nothing of what was revoked since.
-        Some(crl) => {
-            let lists = crl.revocation_lists().map_err(|found| {
-                let setting = format!("{}.client_crl", settings.setting);
-                SettingError::new(setting, found, LISTS)
-            })?;
+        Some(_) => {
+            let lists = lists.iter().map(|list| list.der.clone());
             builder.with_crls(lists).enforce_revocation_expiration()
         }
         None => builder,
@@ -238,18 +233,26 @@ fn verifier(
     })
 }
 
+/// The lists of certificates that were revoked. None without `client_crl`.
+fn revoked(settings: &Settings) -> Result<Vec<List>, SettingError> {
+    let crl = settings.clients.as_ref().and_then(|clients| clients.crl.as_ref());
+    let lists = crl.map(revocation::newest).transpose().map_err(|found| {
+        SettingError::new(format!("{}.client_crl", settings.setting), found, LISTS)
+    })?;
+    Ok(lists.unwrap_or_default())
+}
+
 /// Lists that are past their next update: they turn away all clients.
-fn old_lists(crl: &weir_tls::Pem, settings: &Settings, now_s: i64) -> Vec<SettingError> {
-    let old = |list: &CertificateRevocationListDer<'_>| {
-        let (_, list) = CertificateRevocationList::from_der(list).ok()?;
-        let next = list.next_update().filter(|next| next.timestamp() < now_s)?;
+fn old_lists(crl: &Pem, lists: &[List], settings: &Settings, now_s: i64) -> Vec<SettingError> {
+    let old = |list: &List| {
+        let next = list.ends.filter(|next| next.timestamp() < now_s)?;
         Some(SettingError::new(
             format!("{}.client_crl", settings.setting),
             format!("{}, a list that ended on {next}", crl.path.display()),
             "a list whose next update is to come: without one every client is turned away",
         ))
     };
-    crl.revocation_lists().unwrap_or_default().iter().filter_map(old).collect()
+    lists.iter().filter_map(old).collect()
 }
 
 /// All certificates for one name, perhaps with keys of different types, in the configuration's

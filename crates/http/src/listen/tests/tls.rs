@@ -269,6 +269,13 @@ async fn a_client_whose_certificate_was_revoked_is_turned_away() {
     // A list that is too old, or of another authority, says nothing of whom it does not name.
     assert!(!is_served(&pki.revoked(&[7], 2002), &bob).await);
     assert!(!is_served(&Pki::new().revoked(&[7], 2400), &bob).await);
+    // Of several of one authority the newest counts, wherever it is in the file.
+    let newer = pki.revoked_in(&[7, 8], (2002, 2), 2400);
+    for crl in [format!("{list}{newer}"), format!("{newer}{list}")] {
+        assert!(!is_served(&crl, &bob).await);
+    }
+    let other = Pki::named("Others").revoked_in(&[8], (2003, 3), 2400);
+    assert!(is_served(&format!("{other}{list}"), &bob).await);
     let Err(errors) = Tls::build(&with("nothing"), &crate::clock::Clock::system(), None) else {
         panic!("it is no list")
     };
@@ -279,9 +286,11 @@ async fn a_client_whose_certificate_was_revoked_is_turned_away() {
         panic!("it is no list")
     };
     assert_eq!(errors[0].setting, "listeners[0].client_crl");
+    assert!(errors[0].found.starts_with("a broken list in crl.pem"), "{}", errors[0].found);
     // One that is too old is reported, as it turns everybody away.
     let warnings = |crl: &str| tls(&with(crl)).warnings().to_vec();
     assert!(warnings(&list).is_empty());
+    assert!(warnings(&format!("{}{newer}", pki.revoked(&[7], 2002))).is_empty());
     let old = warnings(&pki.revoked(&[7], 2002));
     assert_eq!(old[0].setting, "listeners[0].client_crl");
     assert!(old[0].found.contains("a list that ended on"), "{:?}", old[0]);
