@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::challenges;
 use super::handover::Predecessor;
+use super::shown;
 use crate::admin;
 use crate::clock::Clock;
 use crate::config::{self, Config, ConfigErrors, Outline, Route, Warning, setting};
@@ -100,12 +101,6 @@ fn lints_of(policies: &NamedBuilds<policy::Settings, Policy>) -> Vec<Lint> {
     policies.into_iter().flat_map(of_one).collect()
 }
 
-/// Certificates that clients refuse.
-fn old_certificates(tls: &[Option<Arc<listen::Tls>>]) -> impl Iterator<Item = Lint> {
-    let warnings = tls.iter().flatten().flat_map(|tls| tls.warnings());
-    warnings.map(|lint| Lint::of(LintKind::Certificate, lint))
-}
-
 /// Adds what policies say of their limits to the outline of their configuration.
 fn declare(outline: &mut Outline, policies: &NamedBuilds<policy::Settings, Policy>) {
     for (name, (_, policy)) in policies {
@@ -188,12 +183,12 @@ impl Builder {
 
     fn build_all(
         &self,
-        config: Config,
+        mut config: Config,
         before: Option<&ConfigBuild>,
         routes_stand: bool,
     ) -> Result<(ConfigBuild, Snapshot), Vec<SettingError>> {
         let mut errors = Vec::new();
-        let tls = self.tls(&config, before, &mut errors);
+        let (tls, of_tls) = self.tls(&mut config, before, &mut errors);
         let engine = self.engine(&config, before).map_err(|error| errors.push(error)).ok();
         let collector = collector(&config, before, &mut errors);
         let documents = documents(&config, before, &mut errors);
@@ -246,7 +241,7 @@ impl Builder {
         declare(&mut outline, &policies);
         let mut warnings = config.warnings;
         let missing = missing_facts(&snapshot, &config.routes);
-        let lints = missing.into_iter().chain(lints_of(&policies)).chain(old_certificates(&tls));
+        let lints = missing.into_iter().chain(lints_of(&policies)).chain(of_tls);
         warnings.extend(lints.map(|lint| config.source.warn(&lint)));
         let built = ConfigBuild {
             listeners: config.listeners,
@@ -295,12 +290,15 @@ impl Builder {
             .map_err(|found| prefix_all(&setting::policy(&settings.name), found))
     }
 
+    /// The TLS of each listener, and warnings of its certificates.
     fn tls(
         &self,
-        config: &Config,
+        config: &mut Config,
         before: Option<&ConfigBuild>,
         errors: &mut Vec<SettingError>,
-    ) -> Vec<Option<Arc<listen::Tls>>> {
+    ) -> (Vec<Option<Arc<listen::Tls>>>, Vec<Lint>) {
+        let running = before.map_or(&[][..], |before| &before.listeners);
+        let mut lints = shown::keep(&mut config.listeners, running);
         let challenges = config.acme.as_deref();
         let challenges =
             challenges.map(|authority| challenges::in_handshakes(authority, &config.listeners));
@@ -322,7 +320,9 @@ impl Builder {
                 None
             })
         });
-        each.collect()
+        let tls: Vec<_> = each.collect();
+        lints.extend(shown::old(&tls));
+        (tls, lints)
     }
 
     /// The engine is kept, with its counters, unless the settings name another store.

@@ -37,6 +37,7 @@ mod reach;
 mod reloads;
 mod replay;
 mod serve;
+mod shown;
 mod simulation;
 mod snapshots;
 mod sockets;

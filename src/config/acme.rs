@@ -182,13 +182,13 @@ fn name(item: &Item<'_>) -> Option<String> {
 
 impl Notes {
     /// Certificate and key in a file that Weir writes itself. It may not be there yet, and what is
-    /// broken is ordered again.
+    /// broken is ordered again. Where it can't be read, what is served must not be dropped.
     fn pem_if_any(&self, file: &Path, table: &Table<'_>) -> Option<Identity> {
-        let bytes = match files::read(file, PEM_BYTES_MAX) {
-            Ok(bytes) => bytes,
-            Err(why) => {
+        let bytes = match files::read_if_any(file, PEM_BYTES_MAX) {
+            Ok(Some(bytes)) => bytes,
+            absent => {
                 self.watched.borrow_mut().push(Watch::now(file));
-                if file.exists() {
+                if let Err(why) = absent {
                     let found = format!("{} ({why})", file.display());
                     table.found(found, "a file that Weir may read, as it writes it");
                 }

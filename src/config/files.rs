@@ -2,7 +2,7 @@
 //! was read, so that it can be watched.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::reader::{Item, Notes, Table};
@@ -19,7 +19,19 @@ const SECRET_BYTES_MAX: u64 = 4 << 10;
 
 /// Reads a whole file. The error is the reason why not, in one sentence.
 pub(super) fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
-    let file = File::open(path).map_err(|error| cause(&error))?;
+    whole(File::open(path).map_err(|error| cause(&error))?, bytes_max)
+}
+
+/// The same of a file that may not be there: `None` then. That it can't be seen says nothing.
+pub(super) fn read_if_any(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, String> {
+    match File::open(path) {
+        Ok(file) => whole(file, bytes_max).map(Some),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(cause(&error)),
+    }
+}
+
+fn whole(file: File, bytes_max: u64) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|error| cause(&error))?;
     if bytes.len() as u64 > bytes_max {
@@ -30,7 +42,7 @@ pub(super) fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
 }
 
 /// The error's text without the OS error number.
-pub(super) fn cause(error: &std::io::Error) -> String {
+pub(super) fn cause(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }

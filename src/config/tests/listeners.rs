@@ -81,6 +81,14 @@ fn a_certificate_that_is_ordered_is_read_once_it_is_there_and_watched_before() {
     let made = rcgen::generate_simple_self_signed(ordered.names.clone()).unwrap();
     std::fs::write(&ordered.file, made.signing_key.serialize_pem() + &made.cert.pem()).unwrap();
     assert!(read().identity.is_some());
+    // What can't be seen may be there.
+    let kept = folder.path().join("kept");
+    std::fs::rename(folder.path().join("acme"), &kept).unwrap();
+    assert!(read().identity.is_none());
+    std::fs::write(folder.path().join("acme"), "no folder").unwrap();
+    let found = load(ONE, ACME).unwrap_err().text;
+    assert!(found.contains("(Not a directory)") && found.contains("that Weir may read"), "{found}");
+    std::fs::remove_file(folder.path().join("acme")).unwrap();
 
     let wrong = |certificates: &str, more: &str, expected: &str| {
         let found = load(certificates, more).unwrap_err().text;

@@ -141,8 +141,17 @@ pub struct OrderedCertificate {
     pub names: Vec<String>,
     /// Where it is kept, with its key.
     pub file: PathBuf,
-    /// What the file holds. None until it is issued.
+    /// What is shown: what the file holds, or until it is issued perhaps another certificate. None
+    /// if there is neither.
     pub identity: Option<Identity>,
+}
+
+impl OrderedCertificate {
+    /// What its own file holds, and not the one of a certificate that serves until it is issued.
+    #[must_use]
+    pub fn own(&self) -> Option<&Identity> {
+        self.identity.as_ref().filter(|identity| identity.certificate.path == self.file)
+    }
 }
 
 impl Settings {
