@@ -99,11 +99,11 @@ impl Tls {
         for (index, certificate) in settings.certificates.iter().enumerate() {
             let setting = format!("{}.certificates[{index}]", settings.setting);
             let added = match certificate {
-                Certificate::Files(identity) => resolver.add(identity, &setting, now_s),
+                Certificate::Files(identity) => resolver.add(identity, index, &setting, now_s),
                 Certificate::Ordered(ordered) => {
                     resolver.challenges.clone_from(&challenges);
                     match &ordered.identity {
-                        Some(identity) => resolver.add(identity, &setting, now_s),
+                        Some(identity) => resolver.add(identity, index, &setting, now_s),
                         None => {
                             resolver.pending.extend(ordered.names.iter().cloned());
                             resolver.served.push(ServedCertificate {
@@ -280,7 +280,14 @@ struct CertificateResolver {
 }
 
 impl CertificateResolver {
-    fn add(&mut self, identity: &Identity, setting: &str, now_s: i64) -> Result<(), SettingError> {
+    /// Adds what is certificate number `index` of the configuration.
+    fn add(
+        &mut self,
+        identity: &Identity,
+        index: usize,
+        setting: &str,
+        now_s: i64,
+    ) -> Result<(), SettingError> {
         let (certificate_setting, key_setting) =
             (format!("{setting}.certificate"), format!("{setting}.key"));
         let expected = "a PEM file with the server's certificate and its intermediate ones";
@@ -335,7 +342,8 @@ impl CertificateResolver {
             ));
         }
         let names = dns_names(&leaf);
-        if names.is_empty() && !self.default.is_empty() {
+        // Not whether there is one before it: that may be ordered, and come later.
+        if names.is_empty() && index > 0 {
             return Err(SettingError::new(
                 certificate_setting,
                 format!("{path}, without a DNS name in its subjectAltName"),

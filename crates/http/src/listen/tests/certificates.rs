@@ -207,6 +207,25 @@ async fn an_invalid_setting_is_reported_by_its_path() {
     );
 }
 
+/// A certificate that is ordered.
+fn ordered(names: &[&str], identity: Option<Identity>) -> Certificate {
+    let names = names.iter().map(ToString::to_string).collect();
+    Certificate::Ordered(OrderedCertificate { names, file: "acme.pem".into(), identity })
+}
+
+#[test]
+fn only_the_first_certificate_may_be_without_a_name_also_where_that_is_not_issued_yet() {
+    let pki = Pki::new();
+    let (named, nameless) = (pki.server(&["api.example"]), pki.client("nameless"));
+    for issued in [None, Some(identity(&named))] {
+        let nameless = Certificate::Files(identity(&nameless));
+        let certificates = vec![ordered(&["api.example"], issued), nameless];
+        let found = errors(&Settings { certificates, ..listener(&[]) });
+        assert!(found[0].found.contains("without a DNS name"), "{found:?}");
+    }
+    tls(&listener(&[nameless, named]));
+}
+
 /// Shows one certificate in the handshakes of an authority.
 #[derive(Debug)]
 struct Shows(Arc<CertifiedKey>);
@@ -228,10 +247,6 @@ async fn an_authority_sees_the_answer_to_its_check_and_clients_what_was_issued()
         &weir_tls::provider(),
     );
     let answer = Arc::new(answer.unwrap());
-    let ordered = |names: &[&str], identity| {
-        let names = names.iter().map(ToString::to_string).collect();
-        Certificate::Ordered(OrderedCertificate { names, file: "acme.pem".into(), identity })
-    };
     let settings_of = |certificates| Settings { certificates, ..listener(&[]) };
     let build = |certificates: Vec<Certificate>| {
         let challenges: Arc<dyn ChallengeCertificates> = Arc::new(Shows(Arc::clone(&answer)));
