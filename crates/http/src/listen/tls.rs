@@ -102,10 +102,10 @@ impl Tls {
                 Certificate::Files(identity) => resolver.add(identity, index, &setting, now_s),
                 Certificate::Ordered(ordered) => {
                     resolver.challenges.clone_from(&challenges);
+                    resolver.pending.extend(ordered.names.iter().cloned());
                     match &ordered.identity {
                         Some(identity) => resolver.add(identity, index, &setting, now_s),
                         None => {
-                            resolver.pending.extend(ordered.names.iter().cloned());
                             resolver.served.push(ServedCertificate {
                                 names: ordered.names.clone(),
                                 file: ordered.file.clone(),
@@ -273,7 +273,8 @@ struct CertificateResolver {
     served: Vec<ServedCertificate>,
     /// Certificates that clients will refuse. They are served all the same.
     warnings: Vec<SettingError>,
-    /// Names whose certificates are not issued yet: another one would be for another host.
+    /// Names of certificates that are ordered. While none has such a name, another one would be for
+    /// another host.
     pending: HashSet<String>,
     /// What authorities are shown, if certificates are ordered.
     challenges: Option<Arc<dyn ChallengeCertificates>>,

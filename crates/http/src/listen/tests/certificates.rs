@@ -285,7 +285,13 @@ async fn an_authority_sees_the_answer_to_its_check_and_clients_what_was_issued()
     let mut any = client(&pki.ca, &[]);
     any.dangerous().set_certificate_verifier(Arc::new(AcceptAny(&[])));
     assert!(handshake(&server, any.clone(), "new.example").await.is_err());
-    assert!(handshake(&server, any, "unknown.example").await.is_ok());
+    assert!(handshake(&server, any.clone(), "unknown.example").await.is_ok());
+    // Nor what another certificate, which serves meanwhile, does not have.
+    let some = ordered(&["api.example", "new.example"], Some(identity(&issued)));
+    let server = start_tls(settings(), Some(build(vec![some])));
+    assert!(handshake(&server, any.clone(), "new.example").await.is_err());
+    assert!(handshake(&server, any.clone(), "unknown.example").await.is_ok());
+    assert!(handshake(&server, any, "api.example").await.is_ok());
     // Without a certificate that is ordered, nobody speaks the authority's protocol.
     let server = start_tls(settings(), Some(tls(&listener(&[issued]))));
     let (config, name) = authority("new.example");
