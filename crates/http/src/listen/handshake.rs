@@ -55,7 +55,7 @@ pub(super) async fn perform(
         Some(ProtocolVersion::TLSv1_3) => Some("TLSv1.3"),
         _ => None,
     };
-    peer.sni = session.server_name().map(|name| name.to_ascii_lowercase().into_boxed_str());
+    peer.sni = session.server_name().map(|name| tls::host(name).into_boxed_str());
     if let Some(leaf) = session.peer_certificates().and_then(|chain| chain.first()) {
         // A resumed session has the certificate with which it began, which nobody has checked
         // since.

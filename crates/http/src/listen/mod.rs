@@ -281,7 +281,8 @@ pub struct Peer {
     pub listener: usize,
     /// The version of TLS: `TLSv1.2` or `TLSv1.3`.
     pub tls_version: Option<&'static str>,
-    /// The host name that the client sent in its TLS hello (SNI), in lower case.
+    /// The host name that the client sent in its TLS hello (SNI), in lower case and without a dot
+    /// at its end.
     pub sni: Option<Box<str>>,
     /// The subject of the client's verified certificate, as RFC 4514 writes it.
     pub client_subject: Option<Box<str>>,

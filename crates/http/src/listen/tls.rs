@@ -390,7 +390,7 @@ impl CertificateResolver {
     }
 
     fn choose(&self, sni: Option<&str>) -> &Candidates {
-        let Some(name) = sni.map(str::to_ascii_lowercase) else { return &self.default };
+        let Some(name) = sni.map(host) else { return &self.default };
         let wildcard = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
         let found = self.exact.get(&name).or_else(wildcard);
         found.unwrap_or_else(
@@ -399,12 +399,17 @@ impl CertificateResolver {
     }
 }
 
+/// The host that a client names (SNI), in lower case and without the dot that it may end with.
+pub(super) fn host(sni: &str) -> String {
+    sni.strip_suffix('.').unwrap_or(sni).to_ascii_lowercase()
+}
+
 impl ResolvesServerCert for CertificateResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         if let Some(challenges) = &self.challenges
             && hello.alpn().is_some_and(|mut offered| offered.any(|name| name == ACME_TLS))
         {
-            return challenges.certificate(hello.server_name()?);
+            return challenges.certificate(&host(hello.server_name()?));
         }
         let candidates = self.choose(hello.server_name());
         let understood = candidates

@@ -151,6 +151,33 @@ async fn a_client_sees_the_certificate_of_the_host_it_names() {
 }
 
 #[tokio::test]
+async fn a_dot_at_the_end_of_the_name_does_not_matter() {
+    let pki = Pki::new();
+    let all = [pki.server(&["first.example"]), pki.server(&["api.example"])];
+    let second = pem("x", &all[1].certificate).certificates().unwrap()[0].to_vec();
+    let server = start_tls(settings(), Some(tls(&listener(&all))));
+    // rustls sends no such name: it is changed on the way. TLS 1.2 shows certificates in plain text.
+    let config = ClientConfig::builder_with_provider(weir_tls::provider())
+        .with_protocol_versions(&[&rustls::version::TLS12])
+        .unwrap();
+    let config = config.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+    let name = ServerName::try_from("api.examplex").unwrap();
+    let mut client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut hello = Vec::new();
+    client.write_tls(&mut hello).unwrap();
+    let at = hello.windows(12).position(|piece| piece == b"api.examplex").unwrap();
+    hello[at..at + 12].copy_from_slice(b"API.example.");
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(&hello).await.unwrap();
+    let mut seen = Vec::new();
+    while !seen.windows(second.len()).any(|piece| piece == second) {
+        let read = tokio::time::timeout(TEST_TIMEOUT, stream.read_buf(&mut seen)).await;
+        assert!(read.expect("no certificate in time").unwrap() > 0, "another certificate");
+    }
+    assert_eq!(crate::listen::tls::host("API.example."), "api.example");
+}
+
+#[tokio::test]
 async fn a_client_sees_a_key_that_it_understands() {
     use rustls::SignatureScheme as S;
     let pki = Pki::new();
