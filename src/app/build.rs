@@ -312,7 +312,7 @@ impl Builder {
                 known.find(|(old, _)| *old == settings && (are_known || !orders))
             });
             let built = kept.map_or_else(
-                || listen::Tls::build(settings, &self.clock, challenges.clone()),
+                || listen::Tls::build(settings, challenges.clone()),
                 |(_, tls)| Ok(tls.clone()),
             );
             built.unwrap_or_else(|found| {
@@ -321,7 +321,7 @@ impl Builder {
             })
         });
         let tls: Vec<_> = each.collect();
-        lints.extend(shown::old(&tls));
+        lints.extend(shown::old(&tls, self.clock.wall_us() / 1_000_000));
         (tls, lints)
     }
 

@@ -31,10 +31,11 @@ pub(super) fn keep(listeners: &mut [listen::Settings], before: &[listen::Setting
     lints
 }
 
-/// Certificates that clients refuse.
-pub(super) fn old(tls: &[Option<Arc<listen::Tls>>]) -> impl Iterator<Item = Lint> {
-    let warnings = tls.iter().flatten().flat_map(|tls| tls.warnings());
-    warnings.map(|lint| Lint::of(LintKind::Certificate, lint))
+/// Certificates that clients refuse at this time, in Unix seconds, or soon will, and lists of
+/// revoked ones that are too old. Also of what is kept, and was built long ago.
+pub(super) fn old(tls: &[Option<Arc<listen::Tls>>], now_s: i64) -> impl Iterator<Item = Lint> {
+    let warnings = tls.iter().flatten().flat_map(move |tls| tls.warnings(now_s));
+    warnings.map(|warning| Lint::of(LintKind::Certificate, &warning))
 }
 
 #[cfg(test)]

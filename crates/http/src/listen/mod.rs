@@ -7,8 +7,8 @@
 //! - `connection`: one connection, from its first byte to its close; `context`: what its requests
 //!   share
 //! - `proxied`: whom a proxy in front connects for
-//! - `tls`: the certificates and which one a client is shown; `revocation`: those of clients that
-//!   were revoked; `handshake`: one TLS handshake
+//! - `tls`: the certificates and which one a client is shown; `dates`: until when they are valid;
+//!   `revocation`: those of clients that were revoked; `handshake`: one TLS handshake
 //! - `http1`, with `client` (the socket), `upload` (a request's body) and `progress` (how fast the
 //!   client takes its reply)
 //! - `http2`, with `stream` (the byte stream that hyper reads and writes)
@@ -37,6 +37,7 @@ mod bind;
 mod client;
 mod connection;
 mod context;
+mod dates;
 mod drain;
 mod error;
 mod handshake;

@@ -19,14 +19,16 @@ pub(super) const LISTS: &str = "a PEM file with certificate revocation lists";
 #[derive(Debug)]
 pub(super) struct List {
     pub(super) der: CertificateRevocationListDer<'static>,
+    /// When it was made.
+    pub(super) made: ASN1Time,
     /// When there was to be a newer one, if it says so.
     pub(super) ends: Option<ASN1Time>,
 }
 
-/// The lists of a file, the newest first. Of several by one issuer for the same certificates only the
-/// newest is among them: whoever verifies takes the first that fits, and it may lack what was revoked
-/// since. The newest is the one that was made last, as for OpenSSL, then the one with the highest
-/// number, then the last in the file.
+/// The lists of a file, the newest first. Of several by one issuer for the same certificates only
+/// the newest is among them: whoever verifies takes the first that fits, and it may lack what was
+/// revoked since. The newest is the one that was made last, as for OpenSSL, then the one with the
+/// highest number, then the last in the file.
 pub(super) fn newest(crl: &Pem) -> Result<Vec<List>, String> {
     let all = crl.revocation_lists()?;
     let mut read = Vec::with_capacity(all.len());
@@ -42,8 +44,11 @@ pub(super) fn newest(crl: &Pem) -> Result<Vec<List>, String> {
         let scope = list.extensions().iter().find(|extension| extension.oid == SCOPE);
         seen.insert((list.issuer().as_raw().to_vec(), scope.map(value)))
     });
-    let kept =
-        read.iter().map(|(_, list, der)| List { der: (*der).clone(), ends: list.next_update() });
+    let kept = read.iter().map(|(_, list, der)| List {
+        der: (*der).clone(),
+        made: list.last_update(),
+        ends: list.next_update(),
+    });
     Ok(kept.collect())
 }
 
@@ -75,5 +80,8 @@ mod tests {
         counts(&[&new, &huge], &new);
         let same = pki.revoked_in(&[7], (2001, 9), 2400);
         counts(&[&old, &same], &same);
+        let other = Pki::named("Others").revoked(&[], 2400);
+        let all = Pem { path: "crl.pem".into(), bytes: format!("{new}{other}").as_bytes().into() };
+        assert_eq!(newest(&all).unwrap().len(), 2);
     }
 }

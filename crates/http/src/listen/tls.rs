@@ -21,9 +21,9 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
+use super::dates::{Dated, Kind};
 use super::revocation::{self, LISTS, List};
 use super::{Certificate, ClientCertificates, ListenConfig, Settings};
-use crate::clock::Clock;
 use crate::telemetry::SettingError;
 use weir_tls::{Identity, Pem};
 
@@ -39,14 +39,13 @@ pub(super) const ACME_TLS: &[u8] = b"acme-tls/1";
 const MUST_STAPLE: &str = "1.3.6.1.5.5.7.1.24";
 const STATUS_REQUEST: u8 = 5;
 
-const VALID: &str = "a certificate that is valid today";
-
 /// The TLS configuration of one listener.
 #[derive(Debug)]
 pub struct Tls {
     config: Arc<ServerConfig>,
     certificates: Vec<ServedCertificate>,
-    warnings: Vec<SettingError>,
+    /// What is valid for a time: certificates, and lists of those that were revoked.
+    dated: Vec<Dated>,
 }
 
 /// A certificate that a listener shows to its clients.
@@ -87,37 +86,12 @@ impl Tls {
     /// Each unusable certificate, and each key that does not match its certificate.
     pub fn build(
         settings: &Settings,
-        clock: &Clock,
         challenges: Option<Arc<dyn ChallengeCertificates>>,
     ) -> Result<Option<Arc<Self>>, Vec<SettingError>> {
         if settings.certificates.is_empty() {
             return Ok(None);
         }
-        let mut errors = Vec::new();
-        let mut resolver = CertificateResolver::default();
-        let now_s = clock.wall_us() / 1_000_000;
-        for (index, certificate) in settings.certificates.iter().enumerate() {
-            let setting = format!("{}.certificates[{index}]", settings.setting);
-            let added = match certificate {
-                Certificate::Files(identity) => resolver.add(identity, index, &setting, now_s),
-                Certificate::Ordered(ordered) => {
-                    resolver.challenges.clone_from(&challenges);
-                    resolver.pending.extend(ordered.names.iter().cloned());
-                    match &ordered.identity {
-                        Some(identity) => resolver.add(identity, index, &setting, now_s),
-                        None => {
-                            resolver.served.push(ServedCertificate {
-                                names: ordered.names.clone(),
-                                file: ordered.file.clone(),
-                                expires_s: None,
-                            });
-                            Ok(())
-                        }
-                    }
-                }
-            };
-            errors.extend(added.err());
-        }
+        let (mut resolver, mut errors) = CertificateResolver::of(settings, challenges);
         let builder = ServerConfig::builder_with_provider(weir_tls::provider())
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(|error| vec![unusable(settings, &error)])?;
@@ -138,8 +112,8 @@ impl Tls {
         if !errors.is_empty() {
             return Err(errors);
         }
-        let (certificates, mut warnings) =
-            (mem::take(&mut resolver.served), mem::take(&mut resolver.warnings));
+        let (certificates, mut dated) =
+            (mem::take(&mut resolver.served), mem::take(&mut resolver.dated));
         let is_challenged = resolver.challenges.is_some();
         let mut config = builder.with_cert_resolver(Arc::new(resolver));
         config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
@@ -156,11 +130,11 @@ impl Tls {
             // A session that is resumed is not verified again, and a list may end meanwhile.
             Some(crl) => {
                 config.send_tls13_tickets = 0;
-                warnings.extend(old_lists(crl, &lists, settings, now_s));
+                dated.extend(dates_of(crl, &lists, settings));
             }
         }
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Some(Arc::new(Self { config: Arc::new(config), certificates, warnings })))
+        Ok(Some(Arc::new(Self { config: Arc::new(config), certificates, dated })))
     }
 
     /// When the first of the certificates that there are expires, in Unix seconds.
@@ -175,11 +149,10 @@ impl Tls {
         &self.certificates
     }
 
-    /// Certificates that clients will refuse because they have expired or are not valid yet. They
-    /// are served all the same.
-    #[must_use]
-    pub fn warnings(&self) -> &[SettingError] {
-        &self.warnings
+    /// What is to be said of certificates and lists whose time is over at `now_s`, in Unix seconds,
+    /// or soon will be, or is not yet come. They are used all the same.
+    pub fn warnings(&self, now_s: i64) -> impl Iterator<Item = SettingError> {
+        self.dated.iter().filter_map(move |dated| dated.warning(now_s))
     }
 }
 
@@ -242,17 +215,17 @@ fn revoked(settings: &Settings) -> Result<Vec<List>, SettingError> {
     Ok(lists.unwrap_or_default())
 }
 
-/// Lists that are past their next update: they turn away all clients.
-fn old_lists(crl: &Pem, lists: &[List], settings: &Settings, now_s: i64) -> Vec<SettingError> {
-    let old = |list: &List| {
-        let next = list.ends.filter(|next| next.timestamp() < now_s)?;
-        Some(SettingError::new(
-            format!("{}.client_crl", settings.setting),
-            format!("{}, a list that ended on {next}", crl.path.display()),
-            "a list whose next update is to come: without one every client is turned away",
-        ))
-    };
-    lists.iter().filter_map(old).collect()
+/// When these lists are good.
+fn dates_of(crl: &Pem, lists: &[List], settings: &Settings) -> impl Iterator<Item = Dated> {
+    lists.iter().filter_map(|list| {
+        Some(Dated {
+            setting: format!("{}.client_crl", settings.setting),
+            file: crl.path.clone(),
+            kind: Kind::List,
+            from: list.made,
+            to: list.ends?,
+        })
+    })
 }
 
 /// All certificates for one name, perhaps with keys of different types, in the configuration's
@@ -271,8 +244,8 @@ struct CertificateResolver {
     none: Candidates,
     /// All of them, in the order of the configuration.
     served: Vec<ServedCertificate>,
-    /// Certificates that clients will refuse. They are served all the same.
-    warnings: Vec<SettingError>,
+    /// When they are valid.
+    dated: Vec<Dated>,
     /// Names of certificates that are ordered. While none has such a name, another one would be for
     /// another host.
     pending: HashSet<String>,
@@ -281,13 +254,41 @@ struct CertificateResolver {
 }
 
 impl CertificateResolver {
+    /// All certificates of a listener, and what is wrong with them.
+    fn of(
+        settings: &Settings,
+        challenges: Option<Arc<dyn ChallengeCertificates>>,
+    ) -> (Self, Vec<SettingError>) {
+        let (mut all, mut errors) = (Self::default(), Vec::new());
+        for (index, certificate) in settings.certificates.iter().enumerate() {
+            let setting = format!("{}.certificates[{index}]", settings.setting);
+            let identity = match certificate {
+                Certificate::Files(identity) => Some(identity),
+                Certificate::Ordered(ordered) => {
+                    all.challenges.clone_from(&challenges);
+                    all.pending.extend(ordered.names.iter().cloned());
+                    if ordered.identity.is_none() {
+                        all.served.push(ServedCertificate {
+                            names: ordered.names.clone(),
+                            file: ordered.file.clone(),
+                            expires_s: None,
+                        });
+                    }
+                    ordered.identity.as_ref()
+                }
+            };
+            let added = identity.map(|identity| all.add(identity, index, &setting)).transpose();
+            errors.extend(added.err());
+        }
+        (all, errors)
+    }
+
     /// Adds what is certificate number `index` of the configuration.
     fn add(
         &mut self,
         identity: &Identity,
         index: usize,
         setting: &str,
-        now_s: i64,
     ) -> Result<(), SettingError> {
         let (certificate_setting, key_setting) =
             (format!("{setting}.certificate"), format!("{setting}.key"));
@@ -326,22 +327,16 @@ impl CertificateResolver {
                 "{path}, which asks for OCSP stapling (must-staple), and Weir staples none"
             )));
         }
-        let (not_before, not_after) = (leaf.validity().not_before, leaf.validity().not_after);
-        // Only the clients of this host are affected, and their clocks decide. Rejecting the whole
-        // configuration would take down all other hosts.
-        if not_before.timestamp() > now_s {
-            self.warnings.push(SettingError::new(
-                certificate_setting.clone(),
-                format!("{path}, valid from {not_before} on"),
-                VALID,
-            ));
-        } else if not_after.timestamp() < now_s {
-            self.warnings.push(SettingError::new(
-                certificate_setting.clone(),
-                format!("{path}, which expired on {not_after}"),
-                VALID,
-            ));
-        }
+        // Of its dates there are only warnings: the clients of this host alone are affected, and
+        // their clocks decide. Rejecting the whole configuration would take down all other hosts.
+        let validity = leaf.validity();
+        self.dated.push(Dated {
+            setting: certificate_setting.clone(),
+            file: identity.certificate.path.clone(),
+            kind: Kind::Certificate,
+            from: validity.not_before,
+            to: validity.not_after,
+        });
         let names = dns_names(&leaf);
         // Not whether there is one before it: that may be ordered, and come later.
         if names.is_empty() && index > 0 {
@@ -354,7 +349,7 @@ impl CertificateResolver {
         self.served.push(ServedCertificate {
             names: names.clone(),
             file: identity.certificate.path.clone(),
-            expires_s: Some(not_after.timestamp()),
+            expires_s: Some(validity.not_after.timestamp()),
         });
         self.take(certified, names);
         Ok(())

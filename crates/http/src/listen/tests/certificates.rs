@@ -27,11 +27,11 @@ pub(super) fn listener(issued: &[IssuedCertificate]) -> Settings {
 }
 
 pub(super) fn tls(settings: &Settings) -> Arc<Tls> {
-    Tls::build(settings, &Clock::system(), None).unwrap().unwrap()
+    Tls::build(settings, None).unwrap().unwrap()
 }
 
 pub(super) fn errors(settings: &Settings) -> Vec<SettingError> {
-    Tls::build(settings, &Clock::system(), None).unwrap_err()
+    Tls::build(settings, None).unwrap_err()
 }
 
 /// A client that trusts `ca` and offers `alpn`.
@@ -156,7 +156,7 @@ async fn a_dot_at_the_end_of_the_name_does_not_matter() {
     let all = [pki.server(&["first.example"]), pki.server(&["api.example"])];
     let second = pem("x", &all[1].certificate).certificates().unwrap()[0].to_vec();
     let server = start_tls(settings(), Some(tls(&listener(&all))));
-    // rustls sends no such name: it is changed on the way. TLS 1.2 shows certificates in plain text.
+    // rustls sends no such name: it is changed on the way. TLS 1.2 shows certificates in the clear.
     let config = ClientConfig::builder_with_provider(weir_tls::provider())
         .with_protocol_versions(&[&rustls::version::TLS12])
         .unwrap();
@@ -277,7 +277,7 @@ async fn an_authority_sees_the_answer_to_its_check_and_clients_what_was_issued()
     let settings_of = |certificates| Settings { certificates, ..listener(&[]) };
     let build = |certificates: Vec<Certificate>| {
         let challenges: Arc<dyn ChallengeCertificates> = Arc::new(Shows(Arc::clone(&answer)));
-        Tls::build(&settings_of(certificates), &Clock::system(), Some(challenges)).unwrap().unwrap()
+        Tls::build(&settings_of(certificates), Some(challenges)).unwrap().unwrap()
     };
     let authority = |name: &'static str| {
         let mut config = client(&pki.ca, &[b"acme-tls/1"]);
@@ -370,7 +370,12 @@ async fn a_swap_is_seen_by_new_connections_and_by_no_old_one() {
 fn a_certificate_whose_time_is_over_is_reported_and_served() {
     let pki = Pki::new();
     let built = tls(&listener(&[pki.server(&["api.example"]), pki.expired(&["www.example"])]));
-    let [warning] = built.warnings() else { panic!("{:?}", built.warnings()) };
+    let told = |now_s: i64| built.warnings(now_s).collect::<Vec<_>>();
+    let all = told(Clock::system().wall_us() / 1_000_000);
+    let [warning] = &all[..] else { panic!("{all:?}") };
     assert_eq!(warning.setting, "listeners[0].certificates[1].certificate");
     assert!(warning.found.contains("expired on Jan  2"), "{}", warning.found);
+    // It is told whenever it is asked for, as it was valid once.
+    assert!(told(978_307_200).is_empty(), "{:?}", told(978_307_200));
+    assert_eq!(told(978_307_200 + 86_399).len(), 1);
 }
