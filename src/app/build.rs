@@ -299,9 +299,10 @@ impl Builder {
     ) -> (Vec<Option<Arc<listen::Tls>>>, Vec<Lint>) {
         let running = before.map_or(&[][..], |before| &before.listeners);
         let mut lints = shown::keep(&mut config.listeners, running);
-        let challenges = config.acme.as_deref();
+        let authority = config.acme.as_deref();
+        errors.extend(authority.into_iter().flat_map(challenges::tls_errors));
         let challenges =
-            challenges.map(|authority| challenges::in_handshakes(authority, &config.listeners));
+            authority.map(|authority| challenges::in_handshakes(authority, &config.listeners));
         // A listener that shows them to authorities does so for the names of all.
         let names = challenges::names(&config.listeners);
         let are_known = before.is_some_and(|before| challenges::names(&before.listeners) == names);

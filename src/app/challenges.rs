@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::config::setting;
 use crate::listen::{self, Certificate, CertifiedKey, ChallengeCertificates, OrderedCertificate};
+use crate::telemetry::SettingError;
 use weir_acme::{Authority, Challenges};
 
 /// The answers to an authority, in handshakes.
@@ -24,6 +26,12 @@ pub(super) fn in_handshakes(
     Arc::new(InHandshakes(Challenges::new(&authority.folder).only_for(names(listeners))))
 }
 
+/// What is wrong with the TLS to an authority: no certificate could be ordered.
+pub(super) fn tls_errors(authority: &Authority) -> impl Iterator<Item = SettingError> {
+    let found = authority.tls_errors().into_iter();
+    found.map(|it| SettingError::new(it.part, it.found, it.expected).under(setting::ACME_TLS))
+}
+
 /// All names that these listeners have ordered certificates for, in lower case.
 pub(super) fn names(listeners: &[listen::Settings]) -> BTreeSet<String> {
     let ordered = listeners.iter().flat_map(|listener| ordered(&listener.certificates));
@@ -36,4 +44,17 @@ pub(super) fn ordered(certificates: &[Certificate]) -> impl Iterator<Item = &Ord
         Certificate::Files(_) => None,
         Certificate::Ordered(ordered) => Some(ordered),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_the_tls_to_an_authority_is_told_by_its_setting() {
+        let mut authority = Authority::new("https://a.example/dir", "f");
+        authority.tls.server_name = Some("a b".to_owned());
+        let found: Vec<_> = tls_errors(&authority).map(|error| error.setting).collect();
+        assert!(found.contains(&"acme.tls.server_name".to_owned()), "{found:?}");
+    }
 }

@@ -11,6 +11,8 @@ pub const ROUTES: &str = "routes";
 pub const LISTENERS: &str = "listeners";
 /// `[store] key_secret_file` and `key_secret_env`.
 pub const KEY_SECRET: &str = "store.key_secret";
+/// How the server of the authority that certificates are ordered from is verified.
+pub const ACME_TLS: &str = "acme.tls";
 /// What is remembered of requests for the operator.
 pub const EXPLAIN: &str = "admin.explain";
 /// What is exported to an OpenTelemetry collector.

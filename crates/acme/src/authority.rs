@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD;
+use rustls::pki_types::ServerName;
 use weir_clock::Clock;
-use weir_tls::{ClientTls, Pem};
+use weir_tls::{ClientTls, ClientTlsError, Pem};
 
 use crate::due::{Issued, usable};
 use crate::folder;
@@ -74,6 +75,22 @@ impl Authority {
     pub fn is_directory(url: &str) -> bool {
         let url: Option<http::Uri> = url.parse().ok();
         url.is_some_and(|url| url.scheme_str() == Some("https") && url.authority().is_some())
+    }
+
+    /// What is wrong with its [`tls`](Self::tls), all at once. An order would fail.
+    #[must_use]
+    pub fn tls_errors(&self) -> Vec<ClientTlsError> {
+        let mut errors = self.tls.build().err().unwrap_or_default();
+        let name = self.tls.server_name.as_deref();
+        if let Some(name) = name.filter(|name| ServerName::try_from(*name).is_err()) {
+            let expected = "a host name or an address, without a port";
+            errors.push(ClientTlsError {
+                part: "server_name",
+                found: format!("{name:?}"),
+                expected,
+            });
+        }
+        errors
     }
 
     /// A certificate that serves until that of these names is there: of those in the folder that
@@ -196,6 +213,20 @@ mod tests {
         assert_eq!(both(), [once.clone(), once]);
         std::fs::write(&file, "").unwrap();
         assert_eq!(both(), [file.clone(), file]);
+    }
+
+    #[test]
+    fn what_an_order_would_fail_with_is_found_before() {
+        let mut authority = Authority::new("https://a", "f");
+        let made = rcgen::generate_simple_self_signed(vec!["a.example".to_owned()]).unwrap();
+        let ca = |text: &str| Some(Pem { path: "ca.pem".into(), bytes: text.as_bytes().into() });
+        authority.tls.ca = ca(&made.cert.pem());
+        authority.tls.server_name = Some("a.example".to_owned());
+        assert_eq!(authority.tls_errors(), []);
+        authority.tls.ca = ca("none");
+        authority.tls.server_name = Some("a b".to_owned());
+        let found: Vec<_> = authority.tls_errors().iter().map(|error| error.part).collect();
+        assert_eq!(found, ["ca", "server_name"]);
     }
 
     #[test]

@@ -26,7 +26,8 @@ pub struct ClientTls {
 /// An error in [`ClientTls`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct ClientTlsError {
-    /// What is wrong: `ca`, `certificate` or `key`; empty if it is the whole section.
+    /// What is wrong: `ca`, `certificate`, `key` or `server_name`; empty if it is the whole
+    /// section.
     pub part: &'static str,
     /// What was found.
     pub found: String,
