@@ -571,14 +571,9 @@ impl Reloader {
             snapshots::save_last(&current.engine);
         }
         let watched = built.watched.clone();
-        let budget = &running.builder.budget;
-        running.swap(AppliedConfig::new(
-            built,
-            snapshot,
-            Some(current),
-            running.descriptors,
-            budget,
-        ));
+        let (descriptors, budget) = (running.descriptors, &running.builder.budget);
+        let current = Some(current);
+        running.swap(AppliedConfig::new(built, snapshot, current, descriptors, budget));
         Ok((watched, Some(changes)))
     }
 
