@@ -34,18 +34,12 @@ impl FormName {
         let name = name.get(..end).unwrap_or_default();
         let start = name.iter().position(|byte| *byte != b' ').unwrap_or(name.len());
         let name = name.get(start..).unwrap_or_default();
-        // qs, which Express uses, reads `[user]` as `user`.
-        if let Some(rest) = name.strip_prefix(b"[")
-            && let Some(close) = rest.iter().position(|byte| *byte == b']')
-        {
-            let (base, keys) = rest.split_at(close);
-            let inner = [base, keys.get(1..).unwrap_or_default()].concat();
-            return Self::read(&inner, unclosed_is_key);
-        }
-        let open = name.iter().skip(1).position(|byte| *byte == b'[').map(|place| place + 1);
-        let closes = |open: &usize| name.get(*open..).is_some_and(|rest| rest.contains(&b']'));
-        let open = open.filter(|open| unclosed_is_key || closes(open));
-        let (base, mut rest) = name.split_at(open.unwrap_or(name.len()));
+        let (base, mut rest) = bracketed(name).unwrap_or_else(|| {
+            let open = name.iter().skip(1).position(|byte| *byte == b'[').map(|place| place + 1);
+            let closes = |open: &usize| name.get(*open..).is_some_and(|rest| rest.contains(&b']'));
+            let open = open.filter(|open| unclosed_is_key || closes(open));
+            name.split_at(open.unwrap_or(name.len()))
+        });
         let mut keys = SmallVec::new();
         while let Some(inner) = rest.strip_prefix(b"[") {
             let close = inner.iter().position(|byte| *byte == b']').unwrap_or(inner.len());
@@ -103,6 +97,15 @@ impl FormName {
             found
         })
     }
+}
+
+/// A name that begins with brackets, and what follows them: qs, which Express uses, reads `[user]`
+/// as `user`. Brackets in brackets are none.
+fn bracketed(name: &[u8]) -> Option<(&[u8], &[u8])> {
+    let rest = name.strip_prefix(b"[")?;
+    let end = rest.iter().position(|byte| matches!(byte, b'[' | b']'))?;
+    let (base, rest) = rest.split_at(end);
+    Some((base, rest.strip_prefix(b"]")?))
 }
 
 /// The bytes of an encoded name or value: `+` is a blank.
@@ -181,6 +184,14 @@ mod tests {
         assert_eq!(values("q", "q=a;b"), ["a;b", "a"], "some split at semicolons");
         assert_eq!(values("q", "x=a;q=b"), ["b"]);
         assert_eq!(values("q", "x=a%3Bq=b"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn brackets_in_brackets_take_no_longer_than_other_names() {
+        for (open, close) in [("[", "]"), ("%5B", "%5d"), ("a[", "]")] {
+            let name = format!("{}x{}", open.repeat(500_000), close.repeat(500_000));
+            assert!(values("user", &format!("{name}=v")).is_empty());
+        }
     }
 
     #[test]

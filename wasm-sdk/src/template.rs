@@ -70,8 +70,8 @@ impl Template {
         self.named().chain(of_body)
     }
 
-    /// The facts that it names.
-    pub(crate) fn named(&self) -> impl Iterator<Item = &str> {
+    /// The facts that it names: those that keys are made of, for a limit's declaration.
+    pub fn named(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
             Part::Fact(name) => Some(name.as_str()),
             Part::Text(_) => None,

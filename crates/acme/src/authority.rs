@@ -77,10 +77,12 @@ impl Authority {
         url.is_some_and(|url| url.scheme_str() == Some("https") && url.authority().is_some())
     }
 
-    /// What is wrong with its [`tls`](Self::tls), all at once. An order would fail.
+    /// What is wrong with its [`tls`](Self::tls), all at once. An order would fail. That the system
+    /// has no authorities is none of it: what was issued is served all the same.
     #[must_use]
     pub fn tls_errors(&self) -> Vec<ClientTlsError> {
         let mut errors = self.tls.build().err().unwrap_or_default();
+        errors.retain(|error| error.part != "ca" || self.tls.ca.is_some());
         let name = self.tls.server_name.as_deref();
         if let Some(name) = name.filter(|name| ServerName::try_from(*name).is_err()) {
             let expected = "a host name or an address, without a port";

@@ -46,7 +46,7 @@ pub enum Error {
     /// The call itself is wrong: bad request, bad token, no such domain, too long.
     #[error("{status}: {detail}")]
     Mistake {
-        /// Of Weir's HTTP answer: 400, 401, 403, 404, 405, 413, 415, 422 or 431.
+        /// Of Weir's HTTP answer: 400, 401, 403, 404, 405, 409, 413, 415, 422 or 431.
         status: u16,
         /// What is wrong.
         detail: String,
@@ -350,7 +350,7 @@ fn is_address(url: &str) -> bool {
 }
 
 fn check(status: StatusCode, answer: Option<&Value>) -> Result<(), Error> {
-    if !matches!(status.as_u16(), 400 | 401 | 403 | 404 | 405 | 413 | 415 | 422 | 431) {
+    if !matches!(status.as_u16(), 400 | 401 | 403 | 404 | 405 | 409 | 413 | 415 | 422 | 431) {
         return Ok(());
     }
     let detail = answer.and_then(|answer| answer.get("detail")).and_then(Value::as_str);

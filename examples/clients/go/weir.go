@@ -366,7 +366,7 @@ func (c *Client) ask(
 
 func isMistake(status int) bool {
 	switch status {
-	case 400, 401, 403, 404, 405, 413, 415, 422, 431:
+	case 400, 401, 403, 404, 405, 409, 413, 415, 422, 431:
 		return true
 	}
 	return false

@@ -4,7 +4,7 @@ import { STATUS_CODES } from "node:http";
 
 const MAX_CALL = 1 << 20; // bytes of a call, or of a batch: Weir takes no more
 const MAX_ANSWER = 1 << 20; // bytes of one call's answer; a batch's may have 16 times as many
-const MISTAKES = [400, 401, 403, 404, 405, 413, 415, 422, 431];
+const MISTAKES = [400, 401, 403, 404, 405, 409, 413, 415, 422, 431];
 
 /** The call itself is wrong: bad request, bad token, no such domain, too long. */
 export class WeirError extends Error {

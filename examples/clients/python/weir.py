@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 MAX_CALL = 1 << 20  # bytes of a call, or of a batch: Weir takes no more
 MAX_ANSWER = 1 << 20  # bytes of one call's answer; a batch's may have 16 times as many
-MISTAKES = (400, 401, 403, 404, 405, 413, 415, 422, 431)
+MISTAKES = (400, 401, 403, 404, 405, 409, 413, 415, 422, 431)
 
 
 class WeirError(Exception):

@@ -109,7 +109,7 @@ impl Places {
             Some(name) if name.is_empty() => Account::Missing,
             Some(name) if name.len() > ACCOUNT_BYTES_MAX => Account::Unclear(TOO_LONG),
             // Databases compare names without them.
-            Some(name) if name.contains(char::is_control) => {
+            Some(name) if name.contains(|next: char| next.is_ascii_control()) => {
                 Account::Unclear("the account must have no control characters")
             }
             Some(name) if ascii_only && !name.is_ascii() => {

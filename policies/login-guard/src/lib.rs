@@ -200,7 +200,7 @@ impl LoginGuard {
     fn declared(&self) -> Vec<DeclaredLimit> {
         let Config { account, tenant, by_pair, by_address, by_account, .. } = &self.0;
         let address = ["client-ip"];
-        let tenant = tenant.iter().flat_map(Template::facts);
+        let tenant = tenant.iter().flat_map(Template::named);
         let account: Vec<&str> = tenant.chain(account.facts()).collect();
         let pair = [&address[..], &account].concat();
         let lists = [

@@ -97,10 +97,10 @@ impl Policy for Tenant {
 
     fn manifest(&self) -> Manifest {
         let Config { tenant, user, tenant_limits, user_limits, bypass, .. } = &self.0;
-        let of_tenant: Vec<&str> = tenant.facts().collect();
-        let of_user: Vec<&str> = tenant.facts().chain(user.facts()).collect();
+        let of_tenant: Vec<&str> = tenant.named().collect();
+        let of_user: Vec<&str> = tenant.named().chain(user.named()).collect();
         let manifest = Manifest::reads(["client-ip"])
-            .and(of_user.iter().copied())
+            .and(tenant.facts().chain(user.facts()))
             .and(tenant_limits.facts())
             .declare(tenant_limits.declared_with("tenant_limits", &of_tenant, &of_user))
             .and(bypass.facts())

@@ -96,8 +96,7 @@ enum Charset {
 impl Charset {
     /// What the fields say, each parameter of each of them.
     fn of(fields: &Fields) -> Self {
-        const EXTENDED: [&str; 6] =
-            ["iso-8859-1", "iso8859-1", "latin1", "iso-8859-15", "windows-1252", "cp1252"];
+        const EXTENDED: [&str; 5] = ["iso-8859-", "iso8859-", "latin", "windows-125", "cp125"];
         let mut charset = Self::Utf8;
         let all = fields.get_all(Known::ContentType);
         for parameter in all.flat_map(|value| value.split(|byte| *byte == b';').skip(1)) {
@@ -108,7 +107,7 @@ impl Charset {
                 _ if !name.contains("charset") => charset,
                 _ if charset == Self::Other || name.trim() != "charset" => Self::Other,
                 "utf-8" | "utf8" | "us-ascii" | "ascii" => charset,
-                _ if EXTENDED.contains(&value) => Self::Extended,
+                _ if EXTENDED.iter().any(|family| value.starts_with(family)) => Self::Extended,
                 _ => Self::Other,
             };
         }

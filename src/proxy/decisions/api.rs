@@ -78,7 +78,9 @@ pub(super) async fn answer(
         Err(refusal) => return context.refuse(&refusal),
     };
     context.received.note_caller(caller.as_deref(), local);
-    let key: Option<Vec<u8>> = match key(&request.fields) {
+    // To renew once more is no harm, and what was held then may be over.
+    let is_named = operation != Operation::Renew;
+    let key: Option<Vec<u8>> = match key(&request.fields).map(|key| key.filter(|_| is_named)) {
         Ok(key) => key,
         Err(refusal) => return context.refuse(&refusal),
     };
@@ -184,9 +186,13 @@ impl Job {
                     let answer = known.ok().and_then(|answer| answer.clone());
                     // Without one nobody makes the first any more, and this is the first.
                     if let Some(Answer { status, content_type, body }) = answer {
-                        if work.holds() && !self.still_holds(&body) {
-                            return context.refuse(&Refusal::Call(CallError::HoldOver));
-                        }
+                        let body = match work.holds() {
+                            true => match self.still_holding(&context, body) {
+                                Ok(body) => body,
+                                Err(refusal) => return context.refuse(&refusal),
+                            },
+                            false => body,
+                        };
                         let mut reply = Response { status, ..reply::api::response(body) };
                         reply.fields.set(Known::ContentType, content_type);
                         reply.fields.set(REPLAYED, "true");
@@ -214,13 +220,29 @@ impl Job {
         })
     }
 
-    /// Whether all that a call's answer holds is held still. Its caller would go on with what may
-    /// have been given to another.
-    fn still_holds(&self, answer: &[u8]) -> bool {
-        let Ok(answer) = serde_json::from_slice::<Value>(answer) else { return true };
-        let decisions = answer.as_array().map_or(std::slice::from_ref(&answer), Vec::as_slice);
-        let mut ids = decisions.iter().filter_map(|decision| decision.get("id")?.as_str());
-        ids.all(|id| self.state.held.holds(id))
+    /// What is held still of a call's answer: its caller would go on with what may have been given
+    /// to another. Of several decisions, those that are over are errors.
+    fn still_holding(&self, context: &RequestContext, answer: Bytes) -> Result<Bytes, Refusal> {
+        let over = Refusal::Call(CallError::HoldOver);
+        let is_over = |decision: &Value| {
+            let id = decision.get("id").and_then(Value::as_str);
+            id.is_some_and(|id| !self.state.held.holds(id))
+        };
+        match serde_json::from_slice::<Value>(&answer) {
+            Ok(Value::Array(decisions)) if decisions.iter().any(is_over) => {
+                let each = decisions.iter().map(|decision| {
+                    if !is_over(decision) {
+                        return Bytes::from(decision.to_string());
+                    }
+                    let (status, response) = over.response(context.reply_to());
+                    reply::api::error(status, response.body.data()).into()
+                });
+                let each: Vec<Bytes> = each.collect();
+                Ok(reply::api::list(&each).into())
+            }
+            Ok(decision) if is_over(&decision) => Err(over),
+            _ => Ok(answer),
+        }
     }
 
     /// Checks that the caller of a single call may still ask about it.

@@ -53,7 +53,12 @@ async fn run(mut questions: Questions, pieces: Sender<Piece>, stopping: Arc<Noti
         };
         match next {
             Ok(Ok(Some(answer))) => {
-                if pieces.send(Piece::Message(answer)).await.is_err() {
+                let sent = tokio::select! {
+                    biased;
+                    () = stopping.notified() => break (grpc::UNAVAILABLE, "this proxy stops"),
+                    sent = tokio::time::timeout(IDLE_MAX, pieces.send(Piece::Message(answer))) => sent,
+                };
+                if !matches!(sent, Ok(Ok(()))) {
                     return;
                 }
             }

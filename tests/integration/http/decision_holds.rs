@@ -119,18 +119,32 @@ async fn what_is_held_may_be_given_more_time() {
 async fn a_hold_that_is_over_is_not_handed_out_again() {
     let (_weir, api) = start(config()).await;
     let flight = json!({ "domain": "flights", "entries": { "user": "a" }, "hold_ms": 60_000 });
-    for (key, call) in [("one", flight.clone()), ("many", json!([flight]))] {
-        let key = [("idempotency-key", key)];
-        let first = api.send_json("/v1/decide", &key, &call).await;
-        let again = api.send_json("/v1/decide", &key, &call).await;
-        assert_eq!((again.status, &again.body), (200, &first.body));
-        let decision = if first.body.is_array() { &first.body[0] } else { &first.body };
-        api.call("settle", &json!({ "id": decision["id"] })).await.is(200);
-        // Its place may be another caller's by now.
-        let late = api.send_json("/v1/decide", &key, &call).await;
-        late.is(409);
-        assert!(late.body["detail"].as_str().unwrap().contains("is over"), "{late:?}");
-    }
+    let ask = async |key: &str, call: &Value| {
+        api.send_json("/v1/decide", &[("idempotency-key", key)], call).await
+    };
+    let first = ask("one", &flight).await;
+    let again = ask("one", &flight).await;
+    assert_eq!((again.status, &again.body), (200, &first.body));
+    api.call("settle", &json!({ "id": first.body["id"] })).await.is(200);
+    // Its place may be another caller's by now.
+    let late = ask("one", &flight).await;
+    late.is(409);
+    assert!(late.body["detail"].as_str().unwrap().contains("is over"), "{late:?}");
+    // Of several, each by itself.
+    let two = json!([flight, flight]);
+    let first = ask("two", &two).await;
+    assert_eq!(ask("two", &two).await.body, first.body);
+    api.call("settle", &json!({ "id": first.body[0]["id"] })).await.is(200);
+    let late = ask("two", &two).await;
+    late.is(200);
+    assert_eq!(late.body[0]["error"]["status"], 409);
+    assert_eq!(late.body[1], first.body[1]);
+    // What is renewed is asked for each time.
+    let renewal = json!({ "id": first.body[1]["id"], "hold_ms": 60_000 });
+    let key = [("idempotency-key", "again")];
+    api.send_json("/v1/renew", &key, &renewal).await.is(200);
+    api.call("settle", &json!({ "id": first.body[1]["id"] })).await.is(200);
+    api.send_json("/v1/renew", &key, &renewal).await.is(404);
 }
 
 #[tokio::test]

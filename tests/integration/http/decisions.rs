@@ -147,6 +147,22 @@ async fn keys_are_never_joined_and_rules_are_for_whole_descriptors() {
 }
 
 #[tokio::test]
+async fn what_a_client_makes_too_large_is_over_its_limit() {
+    let (_weir, client) = start(config("")).await;
+    // Values that a client has sent, within the limits of Envoy's own head.
+    let values: Vec<String> = (0..4).map(|nth| format!("{nth}{}", "v".repeat(40_000))).collect();
+    let descriptors: Vec<_> = values.iter().map(|value| user(value)).collect();
+    for left in [2, 1, 0] {
+        assert_eq!(client.ask("edge", &descriptors).await.unwrap().left(), [left; 4]);
+    }
+    assert_eq!(client.ask("edge", &descriptors).await.unwrap().overall_code, OVER_LIMIT);
+    // More than that is no failure, which Envoy lets pass unless it is told not to.
+    let huge = user(&"v".repeat(2 << 20));
+    let answer = client.ask("edge", &[huge]).await.unwrap();
+    assert_eq!((answer.overall_code, answer.statuses.len()), (OVER_LIMIT, 0));
+}
+
+#[tokio::test]
 async fn hits_are_64_bits_and_none_of_them_wrap() {
     let (_weir, client) = start(config("")).await;
     let left = async |hits_addend: u32, of: Descriptor| {

@@ -68,7 +68,7 @@ async fn what_is_wrong_with_a_call_as_json_is_a_problem_document() {
     let grpc = [("content-type", "application/grpc")];
     let call = json!({ "domain": "nobody", "descriptors": [entry] });
     api.send_json("/json", &grpc, &call).await.is(404);
-    let large = api.send("POST", "/json", &[], vec![b' '; (64 << 10) + 1]).await;
+    let large = api.send("POST", "/json", &[], vec![b' '; (1 << 20) + 1]).await;
     large.is(413);
     let other = api.send("GET", "/json", &[], Vec::new()).await;
     other.is(405);

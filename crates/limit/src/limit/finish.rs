@@ -145,6 +145,10 @@ fn say_when(shared: &Shared, limits: &[Limit], outcomes: &mut [LimitOutcome]) {
         else {
             continue;
         };
+        let algorithm = &limit.algorithm;
+        if !algorithm.refills() || algorithm.holds() || algorithm.queues() {
+            continue;
+        }
         let counting = match outcome.is_local {
             true => shared.counting_here(limit),
             false => limit.lease.map(|_| shared.counting(limit).into_owned()),

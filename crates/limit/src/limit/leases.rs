@@ -80,7 +80,7 @@ impl Drop for LeaseGuard {
 
 fn give_back(shared: &Arc<Shared>, worker: &Arc<Worker>, lease: Option<Lease>) {
     if let Some(Lease { cells, taken_at_us, .. }) = lease {
-        settle::run(shared, worker, Job::GiveBack { cells, taken_at_us, unforeseen: false });
+        settle::run(shared, worker, Job::GiveBack { cells, taken_at_us });
     }
 }
 

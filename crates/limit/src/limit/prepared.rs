@@ -165,7 +165,7 @@ impl PreparedPlan {
     }
 
     /// Stops remembering refusals of these limits, whichever plan they are of.
-    fn note_given_back(&self, shared: &Arc<Shared>) {
+    pub(super) fn note_given_back(&self, shared: &Arc<Shared>) {
         local::with(shared, |local| {
             for identity in &self.identities {
                 if local.is_first_given_back(identity.limit)

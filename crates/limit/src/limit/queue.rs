@@ -25,9 +25,8 @@ pub(super) const TAKES_IN_FLIGHT_MAX: usize = 16_384;
 /// A settling call.
 #[derive(Clone, Debug)]
 pub(super) enum Job {
-    /// Give back what was taken at that time, in microseconds since 1970. `unforeseen`: of a limit
-    /// whose `refund` gives nothing back, so that refusals of it may be remembered.
-    GiveBack { cells: Cells, taken_at_us: u64, unforeseen: bool },
+    /// Give back what was taken at that time, in microseconds since 1970.
+    GiveBack { cells: Cells, taken_at_us: u64 },
     /// Charge in addition. If the store's time lies outside the period that the cell's numbers
     /// describe, it is called once more, with other numbers.
     /// `owes`: into debt if need be; else only if it fits.
@@ -229,7 +228,7 @@ mod tests {
     }
 
     fn give_back(taken_at_us: u64) -> Job {
-        Job::GiveBack { cells: Cells::new(), taken_at_us, unforeseen: false }
+        Job::GiveBack { cells: Cells::new(), taken_at_us }
     }
 
     #[test]

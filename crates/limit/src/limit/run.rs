@@ -175,7 +175,7 @@ pub(super) async fn run_on_redis(
                     Err(EngineError { ran: Execution::No, .. }) => settle::queue(
                         shared,
                         worker,
-                        Job::GiveBack { cells: cells.clone(), taken_at_us, unforeseen: false },
+                        Job::GiveBack { cells: cells.clone(), taken_at_us },
                     ),
                     // It may have run. A second give-back could admit too much, so what it was
                     // about stays taken, apart from permits, which have names.

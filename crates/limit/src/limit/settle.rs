@@ -7,7 +7,6 @@
 //! `concurrency` are given back again (`unknown`).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
 use smallvec::SmallVec;
@@ -116,13 +115,12 @@ fn settle_ledger(
     let ledger = &shared.ledger;
     match job {
         Job::GiveBack { .. } if !owed => {}
-        Job::GiveBack { cells, unforeseen, .. } => {
+        Job::GiveBack { cells, .. } => {
             for (cell, taken_at_us) in
                 cells.iter().filter_map(|cell| ledger.remove(&cell.key, cell.cost))
             {
                 let cells = Cells::from_iter([cell]);
-                let unforeseen = *unforeseen;
-                queue(shared, worker, Job::GiveBack { cells, taken_at_us, unforeseen });
+                queue(shared, worker, Job::GiveBack { cells, taken_at_us });
             }
         }
         Job::Charge { cells, algorithm, .. } => {
@@ -387,9 +385,12 @@ fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Jobs) {
                     continue;
                 }
                 let cell = cell(limit, index, settlement.give_back, *member, *taken_at_us as i64);
-                let unforeseen = limit.refund == Refund::Never;
+                if limit.refund == Refund::Never {
+                    // Its refusals may be remembered: nothing said that units come back.
+                    prepared.note_given_back(shared);
+                }
                 let at = (place(index), owed.contains(index));
-                give_back(&mut jobs, at, cell, (*taken_at_us, unforeseen));
+                give_back(&mut jobs, at, cell, *taken_at_us);
             }
         }
         let charges = settled.clone().flat_map(|(index, limit, settlement)| {
@@ -421,25 +422,17 @@ fn jobs(grant: &Grant, settlements: &[Settlement]) -> (Arc<Worker>, Jobs) {
 type Jobs = Vec<(GroupStore, bool, Job)>;
 
 /// Adds a give-back: to an existing call of the same take and tag if there is one.
-fn give_back(
-    jobs: &mut Jobs,
-    (place, owed): (GroupStore, bool),
-    cell: Cell,
-    (taken_at_us, of_never): (u64, bool),
-) {
+fn give_back(jobs: &mut Jobs, (place, owed): (GroupStore, bool), cell: Cell, taken_at_us: u64) {
     let same = |job: &&mut (GroupStore, bool, Job)| {
         matches!(&job.2, Job::GiveBack { cells, taken_at_us: at, .. } if *at == taken_at_us
             && (job.0, job.1) == (place, owed)
             && cells.first().is_some_and(|first| first.key.tag == cell.key.tag))
     };
     match jobs.iter_mut().find(same) {
-        Some((_, _, Job::GiveBack { cells, unforeseen, .. })) => {
-            cells.push(cell);
-            *unforeseen |= of_never;
-        }
+        Some((_, _, Job::GiveBack { cells, .. })) => cells.push(cell),
         _ => {
-            let (cells, unforeseen) = (Cells::from_iter([cell]), of_never);
-            jobs.push((place, owed, Job::GiveBack { cells, taken_at_us, unforeseen }));
+            let cells = Cells::from_iter([cell]);
+            jobs.push((place, owed, Job::GiveBack { cells, taken_at_us }));
         }
     }
 }
@@ -495,10 +488,6 @@ impl Drainer {
                 };
                 let failed = result.is_err();
                 pending.end(result);
-                if let Job::GiveBack { unforeseen: true, .. } = job {
-                    // Units are back of which refusals may be remembered.
-                    self.shared.resets.fetch_add(1, Ordering::Relaxed);
-                }
                 if let Job::GiveBack { cells, .. } = &job
                     && failed
                 {

@@ -36,7 +36,7 @@ pub(super) fn give_back(
         let cell = cell_at(shared, spec, taken_at_us);
         let cells = Cells::from_iter([Cell { cost: units, member, ..cell }]);
         shared.counters.leased.given_back.add(units);
-        settle::queue(shared, worker, Job::GiveBack { cells, taken_at_us, unforeseen: false });
+        settle::queue(shared, worker, Job::GiveBack { cells, taken_at_us });
     }
 }
 
