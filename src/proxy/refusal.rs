@@ -171,7 +171,7 @@ impl CallError {
     pub(in crate::proxy) fn found(&self) -> Option<Cow<'static, str>> {
         Some(match self {
             Self::Malformed(found) => found.clone().into(),
-            Self::UnknownCaller => "the call has no token that is known".into(),
+            Self::UnknownCaller => "the token is missing or unknown".into(),
             Self::OutOfScope(found) => (*found).into(),
             Self::NoDomain => "no route has this domain".into(),
             Self::NotHeld => {

@@ -19,6 +19,7 @@ let held = await weir.decide("users", { entries, hits: 2, holdMs: 60_000 });
 const refused = await weir.decide("users", { entries });
 assert.deepEqual([refused.allowed, refused.status, refused.refusedBy], [false, 429, ["user"]]);
 assert.ok(Object.fromEntries(refused.fields)["retry-after"] && refused.body);
+assert.equal(await weir.renew(held.id, 30_000), true);
 assert.deepEqual([await weir.giveBack(held.id), await weir.giveBack(held.id)], [true, false]);
 held = await weir.decide("users", { entries, holdMs: 60_000 });
 assert.deepEqual([await weir.settle(held.id), await weir.settle(held.id)], [true, false]);

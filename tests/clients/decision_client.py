@@ -46,6 +46,7 @@ def with_a_real_weir(url, unreachable):
     assert not refused.allowed and refused.status == 429, refused
     assert refused.refused_by == ("user",) and refused.retry_after_ms > 0, refused
     assert dict(refused.fields)["retry-after"] and refused.body, refused
+    assert weir.renew(held.id, 30_000)
     assert weir.give_back(held.id) and not weir.give_back(held.id)
     held = weir.decide("users", entries=user, hold_ms=60_000)
     assert weir.settle(held.id, status=204) and not weir.settle(held.id)

@@ -218,7 +218,7 @@ impl Client {
     /// # Errors
     /// [`Error::Mistake`] and [`Error::Encode`].
     pub async fn settle(&self, settlement: &Settlement) -> Result<bool, Error> {
-        self.close("/v1/settle", settlement).await
+        self.close("/v1/settle", settlement, "settled").await
     }
 
     /// Gives back all that a held decision took. False as for [`settle`](Self::settle).
@@ -226,7 +226,17 @@ impl Client {
     /// # Errors
     /// As for [`settle`](Self::settle).
     pub async fn give_back(&self, id: &str) -> Result<bool, Error> {
-        self.close("/v1/give-back", &serde_json::json!({ "id": id })).await
+        self.close("/v1/give-back", &serde_json::json!({ "id": id }), "settled").await
+    }
+
+    /// Holds a held decision for as long from now on. False as for [`settle`](Self::settle).
+    ///
+    /// # Errors
+    /// As for [`settle`](Self::settle).
+    pub async fn renew(&self, id: &str, hold: Duration) -> Result<bool, Error> {
+        let hold_ms = u64::try_from(hold.as_millis()).unwrap_or(u64::MAX);
+        let renewal = serde_json::json!({ "id": id, "hold_ms": hold_ms });
+        self.close("/v1/renew", &renewal, "renewed").await
     }
 
     async fn ask(&self, kind: Kind, question: &Question) -> Result<Decision, Error> {
@@ -239,15 +249,15 @@ impl Client {
         self.read(self.send(kind.path(), &call, key, MAX_ANSWER).await?)
     }
 
-    async fn close(&self, path: &str, call: &impl Serialize) -> Result<bool, Error> {
+    async fn close(&self, path: &str, call: &impl Serialize, done: &str) -> Result<bool, Error> {
         let Some((status, answer)) = self.send(path, call, None, MAX_ANSWER).await? else {
             return Ok(false);
         };
         if status != StatusCode::NOT_FOUND {
             check(status, answer.as_ref())?;
         }
-        let settled = answer.as_ref().and_then(|answer| answer.get("settled"));
-        Ok(status == StatusCode::OK && settled == Some(&Value::Bool(true)))
+        let is_done = answer.as_ref().and_then(|answer| answer.get(done));
+        Ok(status == StatusCode::OK && is_done == Some(&Value::Bool(true)))
     }
 
     async fn send(

@@ -194,6 +194,15 @@ func (c *Client) GiveBack(ctx context.Context, id string) (bool, error) {
 	return c.close(ctx, "/v1/give-back", Settlement{ID: id})
 }
 
+// Renew holds a held decision for as long from now on. It reports false as Settle does.
+func (c *Client) Renew(ctx context.Context, id string, hold time.Duration) (bool, error) {
+	renewal := struct {
+		ID     string `json:"id"`
+		HoldMs int64  `json:"hold_ms"`
+	}{id, hold.Milliseconds()}
+	return c.close(ctx, "/v1/renew", renewal)
+}
+
 // Result is a decision of a batch, or why there is none.
 type Result struct {
 	Decision Decision
@@ -252,7 +261,7 @@ func (c *Client) decide(ctx context.Context, path string, q Question) (Decision,
 	return c.read(status, data, detail(data))
 }
 
-func (c *Client) close(ctx context.Context, path string, s Settlement) (bool, error) {
+func (c *Client) close(ctx context.Context, path string, s any) (bool, error) {
 	// An id is settled once: sent again, it is at worst not known any more.
 	status, data, err := c.ask(ctx, path, s, []string{}, MaxAnswer)
 	if err != nil {
@@ -261,8 +270,9 @@ func (c *Client) close(ctx context.Context, path string, s Settlement) (bool, er
 	if status != 404 && isMistake(status) {
 		return false, mistake(status, detail(data))
 	}
-	var answer struct{ Settled bool }
-	return status == 200 && json.Unmarshal(data, &answer) == nil && answer.Settled, nil
+	var answer struct{ Settled, Renewed bool }
+	isRead := json.Unmarshal(data, &answer) == nil
+	return status == 200 && isRead && (answer.Settled || answer.Renewed), nil
 }
 
 // call is a question as the API has it.

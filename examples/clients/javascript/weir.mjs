@@ -82,6 +82,11 @@ export class Weir {
     return this.#close("/v1/give-back", { id });
   }
 
+  /** Holds a held decision for as long from now on. False: as for `settle`. */
+  async renew(id, holdMs) {
+    return this.#close("/v1/renew", { id, hold_ms: holdMs }, "renewed");
+  }
+
   /**
    * Up to 1,024 `calls`, as the API has them, to /v1/decide, /v1/take or /v1/look: an array of
    * decisions in their order. For a call that is itself wrong it has a WeirError.
@@ -102,10 +107,10 @@ export class Weir {
     });
   }
 
-  async #close(path, call) {
+  async #close(path, call, done = "settled") {
     const [status, answer] = await this.#ask(path, call);
     if (status !== 404) throwMistake(status, answer);
-    return status === 200 && answer?.settled === true;
+    return status === 200 && answer?.[done] === true;
   }
 
   #read(status, answer) {

@@ -191,6 +191,10 @@ class Weir:
         """Gives back all that a held decision took. False: as for `settle`."""
         return self._close("/v1/give-back", id=id)
 
+    def renew(self, id, hold_ms):
+        """Holds a held decision for as long from now on. False: as for `settle`."""
+        return self._close("/v1/renew", "renewed", id=id, hold_ms=hold_ms)
+
     def batch(self, path, calls, idempotency_key=None):
         """Up to 1,024 `calls`, as the API has them, to /v1/decide, /v1/take or /v1/look: a list
         of decisions in their order. For a call that is itself wrong it has a WeirError."""
@@ -207,11 +211,11 @@ class Weir:
     def _decide(self, path, key=None, deadline=None, **members):
         return self._read(*self._ask(path, members, key, deadline))
 
-    def _close(self, path, **members):
+    def _close(self, path, done="settled", **members):
         status, answer = self._ask(path, members)
         if status != 404:
             _raise_mistake(status, answer)
-        return status == 200 and isinstance(answer, dict) and answer.get("settled") is True
+        return status == 200 and isinstance(answer, dict) and answer.get(done) is True
 
     def _read_part(self, answer):
         try:

@@ -16,7 +16,11 @@ pub(super) fn lints(built: &ConfigBuild, snapshot: &Snapshot) -> Vec<Lint> {
 /// Routes such as `/api/`, which in nginx and others are for all paths below it.
 fn single_paths(built: &ConfigBuild) -> Vec<Lint> {
     let single = built.routes.iter().enumerate().filter_map(|(index, route)| {
-        let bare = route.path.strip_suffix('/').filter(|bare| !bare.is_empty())?;
+        let bare = route.path.strip_suffix('/')?;
+        // Beside others, `/` is a page of its own.
+        if bare.is_empty() && built.routes.len() > 1 {
+            return None;
+        }
         let below = format!("{bare}/*");
         // Who has a route for these as well knows the difference.
         if built.routes.iter().any(|other| other.path == below && other.host == route.host) {
@@ -27,7 +31,10 @@ fn single_paths(built: &ConfigBuild) -> Vec<Lint> {
             names(&[&route.name]),
             names(&[&route.path])
         );
-        let remedy = format!("write `{below}`, or `{bare}` if that one path is meant");
+        let remedy = match bare {
+            "" => format!("write `{below}`"),
+            bare => format!("write `{below}`, or `{bare}` if that one path is meant"),
+        };
         Some(Lint::new(LintKind::SinglePath, setting::route_path(index), text).remedy(remedy))
     });
     single.collect()

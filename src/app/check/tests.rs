@@ -207,7 +207,8 @@ fn a_path_that_ends_in_a_slash_is_reported_unless_what_is_below_it_has_a_route()
         (&[single, "path = \"/*\""][..], &["single-path"][..]),
         (&[single, "host = \"other.example\"\npath = \"/v1/*\""], &["single-path"]),
         (&[single, below], &[]),
-        (&["path = \"/\""], &[]),
+        (&["path = \"/\""], &["single-path"]),
+        (&["path = \"/\"", "path = \"/a\""], &[]),
     ] {
         assert_eq!(names(&warnings("ignore", paths)), found, "{paths:?}");
     }

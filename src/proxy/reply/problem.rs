@@ -30,7 +30,7 @@ const SHED_RETRY_AFTER_S: RangeInclusive<u64> = 1..=4;
 const ABOUT_BLANK: &str = "about:blank";
 
 /// The message to a client that has as much in flight as it may.
-const IN_FLIGHT: &str = "As many requests are in flight as may be.";
+const IN_FLIGHT: &str = "Too many requests are in flight.";
 /// The message to a client whose allowance is not used up, but in use.
 const HELD: &str = "The allowance is reserved by requests in flight.";
 
@@ -79,7 +79,7 @@ impl Refusal {
             Self::ToHttps(_) => (StatusCode::PERMANENT_REDIRECT, "".into()),
             Self::NotFound => (StatusCode::NOT_FOUND, "Nothing is served here.".into()),
             Self::MethodNotAllowed(_) => {
-                (StatusCode::METHOD_NOT_ALLOWED, "Other methods are served here.".into())
+                (StatusCode::METHOD_NOT_ALLOWED, "This method is not allowed here.".into())
             }
             Self::BodyTooSlow => {
                 (StatusCode::REQUEST_TIMEOUT, "The request's body came too slowly.".into())

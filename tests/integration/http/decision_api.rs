@@ -141,7 +141,7 @@ async fn what_is_no_call_is_answered_with_what_was_expected() {
         ("settle", json!({ "id": "x", "facts": { "heder.x": "a" } }), 400, "heder.x"),
         ("give-back", json!({ "id": "x", "status": 200 }), 400, "nknown field `status`"),
         ("renew", json!({ "id": "x", "hold_ms": 1 }), 404, "Nothing is held"),
-        ("renew", json!({ "id": "x", "hold_ms": 0 }), 400, "`hold_ms` that is not 1 to"),
+        ("renew", json!({ "id": "x", "hold_ms": 0 }), 400, "not one from 1 to"),
         ("renew", json!({ "id": "x" }), 400, "issing field `hold_ms`"),
         // What JavaScript writes for numbers that are none.
         ("decide", with(user("a"), json!({ "hits": null })), 400, "expected u64"),

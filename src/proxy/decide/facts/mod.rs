@@ -362,7 +362,11 @@ pub(in crate::proxy) fn check_given(name: &str) -> Result<(), String> {
     }
     match names().check("fact", name) {
         Ok(_) => Ok(()),
-        Err((found, expected)) => Err(format!("{found}; expected {expected}")),
+        // A guest's manifest is what they are mostly checked for.
+        Err((found, expected)) => {
+            let found = found.replace(" in the policy's manifest", " in `facts`");
+            Err(format!("{found}; expected {expected}"))
+        }
     }
 }
 

@@ -270,7 +270,7 @@ pub(in crate::proxy) fn renewals(body: &[u8]) -> Result<Calls<Renewal>, Refusal>
 fn check_hold(ms: u64) -> Result<(), String> {
     match ms {
         1..=HOLD_MS_MAX => Ok(()),
-        _ => Err(format!("`hold_ms` that is not 1 to {HOLD_MS_MAX}")),
+        _ => Err(format!("`hold_ms` {ms}, not one from 1 to {HOLD_MS_MAX}")),
     }
 }
 
@@ -542,7 +542,7 @@ mod tests {
             (Decide, r#"{"domain": "a", "entries": {"": "b"}}"#, "an entry without a key"),
             (Decide, r#"{"domain": "a", "hits": -1}"#, "invalid value: integer `-1`"),
             (Decide, r#"{"domain": "a", "hits": 18446744073709551616}"#, "invalid type"),
-            (Decide, r#"{"domain": "a", "hold_ms": 0}"#, "`hold_ms` that is not 1 to 3600000"),
+            (Decide, r#"{"domain": "a", "hold_ms": 0}"#, "`hold_ms` 0, not one from 1 to 3600000"),
             (Decide, r#"{"domain": "a", "hold_ms": 3600001}"#, "`hold_ms`"),
             (Decide, r#"{"domain": "a", "hold_ms": 1, "hits": 0}"#, "0 `hits`"),
             (Decide, r#"{"domain": "a", "limits": []}"#, "`limits`, which /v1/take"),
