@@ -44,7 +44,7 @@ const EXIT_CONFIG: u8 = 78;
 const EXIT_WRONG: u8 = 2;
 /// The file that is read without `--config`.
 const CONFIG_DEFAULT: &str = "proxy.toml";
-/// The message of `weir run` without arguments, where there is no file.
+/// The message of a command that needs a file, where there is none.
 const NO_CONFIG: &str = "error: there is no proxy.toml in this folder
 
   Without a file:     weir run --to http://localhost:3000 --limit 100/1m
@@ -249,7 +249,12 @@ fn failed(error: &StartError) -> ExitCode {
 }
 
 fn wrong_config(errors: &config::ConfigErrors) -> ExitCode {
-    errln!("{errors}");
+    let is_default = errors.text.contains(&format!("{CONFIG_DEFAULT}: cannot be read"));
+    if is_default && !Path::new(CONFIG_DEFAULT).exists() {
+        err!("{NO_CONFIG}");
+    } else {
+        errln!("{errors}");
+    }
     // A service manager tries again after a failure, and not after an error.
     if errors.may_pass { ExitCode::FAILURE } else { ExitCode::from(EXIT_CONFIG) }
 }

@@ -1,13 +1,14 @@
 //! The command line: check, run without a file, demo.
 
 use std::path::Path;
+use std::process::Command;
 
 use crate::harness::client::get;
 use crate::harness::free_address;
 use crate::harness::redis::Redis;
 use crate::harness::toml::simple;
 use crate::harness::upstream::Upstream;
-use crate::harness::weir::Weir;
+use crate::harness::weir::{Weir, binary};
 
 /// The exit code for a wrong configuration (`EX_CONFIG`): a restart does not help.
 const EXIT_CONFIG: i32 = 78;
@@ -18,6 +19,22 @@ fn check_accepts_the_example_that_ships() {
     let (code, out, err) =
         Weir::with_arguments(&["check", "--strict", "--config", example.to_str().unwrap()]).run();
     assert_eq!(code, 0, "{out}{err}");
+}
+
+#[test]
+fn without_a_file_it_is_said_how_to_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    for command in ["check", "run", "demo"] {
+        let mut weir = Command::new(binary());
+        let done = weir.arg(command).current_dir(folder.path()).output().unwrap();
+        let told = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(EXIT_CONFIG), "{told}");
+        assert!(told.contains("there is no proxy.toml in this folder"), "{told}");
+        assert!(told.contains("weir run --to http://localhost:3000"), "{told}");
+    }
+    let other = Command::new(binary()).args(["check", "other.toml"]).output().unwrap();
+    let told = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert!(told.contains("other.toml: cannot be read"), "{told}");
 }
 
 #[test]
