@@ -249,7 +249,7 @@ fn failed(error: &StartError) -> ExitCode {
 }
 
 fn wrong_config(errors: &config::ConfigErrors) -> ExitCode {
-    let is_default = errors.text.contains(&format!("{CONFIG_DEFAULT}: cannot be read"));
+    let is_default = errors.each.iter().any(|error| error.file == CONFIG_DEFAULT);
     if is_default && !Path::new(CONFIG_DEFAULT).exists() {
         err!("{NO_CONFIG}");
     } else {

@@ -63,8 +63,8 @@ fn is_of_body(name: &str) -> bool {
 }
 
 impl Template {
-    /// The facts that it reads, for the manifest: those that it names and, if one is of a body,
-    /// how that was read.
+    /// The facts that it reads, for the manifest: those that it names, and `body.type` if one of
+    /// them is in the body.
     pub fn facts(&self) -> impl Iterator<Item = &str> {
         let of_body = self.named().any(is_of_body).then_some(BODY_TYPE);
         self.named().chain(of_body)

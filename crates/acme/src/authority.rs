@@ -147,7 +147,7 @@ impl Authority {
         let of = |name: &str| self.folder.join(format!("{name}-{digest}.pem"));
         let mut sorted: Vec<_> = names.iter().map(String::as_str).collect();
         sorted.sort_unstable();
-        // It was once named after the name that the configuration has first.
+        // Earlier versions named it after the first name in the configuration.
         let there = sorted.iter().map(|name| of(name)).find(|file| may_exist(file));
         there.unwrap_or_else(|| of(sorted.first().copied().unwrap_or("certificate")))
     }

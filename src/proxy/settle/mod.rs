@@ -111,7 +111,7 @@ pub(super) fn check_reported(name: &str) -> Result<(), String> {
     match names().check("response fact", name) {
         Ok(_) if name != DURATION => Ok(()),
         Ok(_) => Err(format!("the fact {name:?}, which is measured here")),
-        Err((found, expected)) => Err(format!("{found}; expected {expected}")),
+        Err((found, expected)) => Err(format!("{found} in `facts`; expected {expected}")),
     }
 }
 

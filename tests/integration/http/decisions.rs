@@ -156,7 +156,7 @@ async fn what_a_client_makes_too_large_is_over_its_limit() {
         assert_eq!(client.ask("edge", &descriptors).await.unwrap().left(), [left; 4]);
     }
     assert_eq!(client.ask("edge", &descriptors).await.unwrap().overall_code, OVER_LIMIT);
-    // More than that is no failure, which Envoy lets pass unless it is told not to.
+    // A larger call is answered too: by default, Envoy lets a request pass whose call fails.
     let huge = user(&"v".repeat(2 << 20));
     let answer = client.ask("edge", &[huge]).await.unwrap();
     assert_eq!((answer.overall_code, answer.statuses.len()), (OVER_LIMIT, 0));

@@ -97,7 +97,7 @@ impl FactNames {
         let nearest =
             nearest.map(|nearest| format!("; the nearest is `{nearest}`")).unwrap_or_default();
         (
-            format!("the unknown {what} `{name}` in the policy's manifest"),
+            format!("the unknown {what} `{name}`"),
             format!("one of `{}`{nearest}", named("NAME").join("`, `")),
         )
     }
@@ -120,7 +120,9 @@ fn each(
             // Shown twice, it would look like a repeated header.
             Ok(fact) if known.contains(&fact) => {}
             Ok(fact) => known.push(fact),
-            Err(error) => errors.push(error),
+            Err((found, expected)) => {
+                errors.push((format!("{found} in the policy's manifest"), expected));
+            }
         }
     }
     if errors.is_empty() { Ok(known) } else { Err(errors) }

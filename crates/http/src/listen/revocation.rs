@@ -25,9 +25,9 @@ pub(super) struct List {
     pub(super) ends: Option<ASN1Time>,
 }
 
-/// The lists of a file, the newest first. Of several by one issuer for the same certificates only
-/// the newest is among them: whoever verifies takes the first that fits, and it may lack what was
-/// revoked since. The newest is the one that was made last, as for OpenSSL, then the one with the
+/// The lists of a file, the newest first. If an issuer has several for the same certificates, only
+/// the newest is kept: webpki uses the first that fits, which may lack what was revoked since. The
+/// newest is the one that was made last, as for OpenSSL, then the one with the
 /// highest number, then the last in the file.
 pub(super) fn newest(crl: &Pem) -> Result<Vec<List>, String> {
     let all = crl.revocation_lists()?;

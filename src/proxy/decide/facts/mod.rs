@@ -362,11 +362,7 @@ pub(in crate::proxy) fn check_given(name: &str) -> Result<(), String> {
     }
     match names().check("fact", name) {
         Ok(_) => Ok(()),
-        // A guest's manifest is what they are mostly checked for.
-        Err((found, expected)) => {
-            let found = found.replace(" in the policy's manifest", " in `facts`");
-            Err(format!("{found}; expected {expected}"))
-        }
+        Err((found, expected)) => Err(format!("{found} in `facts`; expected {expected}")),
     }
 }
 

@@ -10,7 +10,7 @@ use super::{malformed, protos};
 use crate::proxy::refusal::Refusal;
 use crate::wire::Body;
 
-/// The paths of the one call of the service, with what clients try first.
+/// The paths of the service's only call, in the order in which clients try them.
 pub(in crate::proxy) const REFLECT: &str =
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 pub(in crate::proxy) const REFLECT_ALPHA: &str =

@@ -50,6 +50,17 @@ async fn storm(proxies: &[Rig], limits: &[Limit], clients: usize, refusals: usiz
     admitted.into_inner()
 }
 
+/// Waits until the store has this many units, and no more.
+async fn until_left(rig: &Rig, limit: &Limit, units: u64) {
+    let began = monotonic();
+    let plain = Limit { lease: None, ..limit.clone() };
+    while rig.remaining(&plain).await < units {
+        assert!(began.elapsed() < TEST_TIMEOUT, "{}", rig.remaining(&plain).await);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(rig.remaining(&plain).await, units);
+}
+
 fn calls(proxies: &[Rig]) -> u64 {
     let results = ["granted", "refused", "failed"];
     let of = |rig: &Rig| -> u64 {
@@ -133,13 +144,7 @@ async fn unused_units_go_back_at_the_end_of_the_process_and_of_the_lease() {
     }
     ending.limiter.drain(TEST_TIMEOUT).await;
     // The other one is left alone, and gives back by itself.
-    let began = monotonic();
-    let plain = Limit { lease: None, ..limit.clone() };
-    while other.remaining(&plain).await < 10_000 - admitted {
-        assert!(began.elapsed() < TEST_TIMEOUT, "{}", other.remaining(&plain).await);
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    assert_eq!(other.remaining(&plain).await, 10_000 - admitted);
+    until_left(&other, &limit, 10_000 - admitted).await;
     // Drained, it asks for each request.
     let taken = ending.count(names::LEASE_UNITS, &["taken"]);
     for _ in 0..100 {
@@ -159,13 +164,7 @@ async fn unused_units_of_a_worker_that_is_late_go_back_too() {
     }
     // Nothing else runs on this worker until the lease is over.
     std::thread::sleep(Duration::from_millis(300));
-    let began = monotonic();
-    let plain = Limit { lease: None, ..limit.clone() };
-    while other.remaining(&plain).await < 10_000 - admitted {
-        assert!(began.elapsed() < TEST_TIMEOUT, "{}", other.remaining(&plain).await);
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    assert_eq!(other.remaining(&plain).await, 10_000 - admitted);
+    until_left(&other, &limit, 10_000 - admitted).await;
 }
 
 #[tokio::test]
