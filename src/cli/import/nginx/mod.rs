@@ -10,6 +10,7 @@ mod locations;
 mod real_ip;
 mod routes;
 mod servers;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod upstreams;
@@ -31,6 +32,10 @@ const NEEDLESS: &[&str] = &[
     "default_type",
     "error_log",
     "events",
+    "gzip_buffers",
+    "gzip_comp_level",
+    "gzip_disable",
+    "gzip_vary",
     "keepalive_requests",
     "keepalive_timeout",
     "limit_conn_log_level",
@@ -142,13 +147,26 @@ pub(super) fn import(directives: &[Directive]) -> Result<Imported, String> {
         routes.push(Route::closed(&mut names, Vec::new()));
     }
     let proxies = real_ip::trusted(inside, &servers, &mut notes);
-    Ok(written(&proxies, &listeners, &upstreams, &limits, routes, notes))
+    let general = General {
+        proxies,
+        limits: settings::server_limits(inside, &mut notes),
+        timeouts: settings::upstream_timeouts(inside, &mut notes),
+    };
+    Ok(written(&general, &listeners, &upstreams, &limits, routes, notes))
 }
 
 const HEAD: &str = "# Written by `weir import` from a configuration of nginx: see docs/nginx.md.\n";
 
+/// What holds for all servers or upstreams.
+struct General {
+    proxies: Vec<String>,
+    /// `[server.limits]`.
+    limits: String,
+    timeouts: Option<String>,
+}
+
 fn written(
-    proxies: &[String],
+    General { proxies, limits: server_limits, timeouts }: &General,
     listeners: &[Listener],
     upstreams: &Upstreams,
     limits: &Limits,
@@ -170,8 +188,9 @@ fn written(
     if !proxies.is_empty() {
         let _ = write!(text, "\n[server]\ntrusted_proxies = [{}]\n", proxies.join(", "));
     }
+    text.push_str(server_limits);
     listeners.iter().for_each(|listener| listener.write(&mut text));
-    upstreams.write(&mut text);
+    upstreams.write(timeouts.as_deref(), &mut text);
     for policy in &policies {
         let limited: Vec<(&str, &[String])> = routes
             .iter()
@@ -227,5 +246,5 @@ impl Notes {
 
 /// Whether a directive is read in another place, or nobody misses it.
 fn is_silent(name: &str) -> bool {
-    NEEDLESS.contains(&name) || READ.contains(&name)
+    NEEDLESS.contains(&name) || READ.contains(&name) || settings::READ.contains(&name)
 }

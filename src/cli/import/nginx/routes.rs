@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-use super::Notes;
 use super::expressions::escaped;
 use super::headers::{request_headers, upstream_host};
 use super::limits::Limits;
 use super::locations::{Answers, Location};
 use super::servers::Server;
 use super::upstreams::Upstreams;
+use super::{Notes, settings};
 use crate::cli::import::directives::Directive;
 use crate::cli::written::{plain, string, unique};
 
@@ -35,6 +35,8 @@ pub(super) struct Route {
     upstream_host: Option<String>,
     /// `upstream = ...`, `respond = ...` or `redirect = ...`.
     answers: String,
+    /// Other settings, as lines.
+    settings: String,
 }
 
 /// Where a `proxy_pass` sends requests.
@@ -102,6 +104,7 @@ impl Location<'_> {
             request_headers: is_proxied.then(|| request_headers(&around, notes)).flatten(),
             upstream_host: proxy_host.and_then(|host| upstream_host(&around, host, notes)),
             answers,
+            settings: settings::of_route(&around, http, is_proxied, notes),
         }
     }
 
@@ -247,6 +250,7 @@ impl Route {
             request_headers: None,
             upstream_host: None,
             answers: respond(FORBIDDEN),
+            settings: String::new(),
         }
     }
 
@@ -280,6 +284,7 @@ impl Route {
             }
         }
         let _ = writeln!(out, "{}", self.answers);
+        out.push_str(&self.settings);
         if let Some(policy) = &self.policy {
             let _ = writeln!(out, "policy = {}", string(policy));
         }

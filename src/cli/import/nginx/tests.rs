@@ -496,7 +496,7 @@ fn a_redirect_to_the_servers_name_is_one_to_its_first_name() {
 #[test]
 fn a_default_server_that_redirects_does_so_for_its_names() {
     let notes = check(
-        "server { listen 8080; server_name a.test; client_max_body_size 1m; return 301 https://$host$request_uri;
+        "server { listen 8080; server_name a.test; expires 1h; return 301 https://$host$request_uri;
                   location /x/ { deny all; } }
          server { listen 8080; server_name b.test; return 201; }",
         &[
@@ -505,7 +505,7 @@ fn a_default_server_that_redirects_does_so_for_its_names() {
             ("GET / host: unknown.test", 403),
         ],
     );
-    for what in ["client_max_body_size 1m", "location /x/ { ... }"] {
+    for what in ["expires 1h", "location /x/ { ... }"] {
         assert!(
             notes.contains(&format!("{what}: left out: all requests of this server")),
             "{notes}"
@@ -536,4 +536,59 @@ fn upstreams_are_found_in_any_case_and_need_a_server_that_is_up() {
     assert!(notes.contains("expected one variable with a fact"), "{notes}");
     assert!(notes.contains("expected a server of its upstream that is not down"), "{notes}");
     simulation(&config);
+}
+
+/// The lines of the configuration from a route's name on, without the name.
+fn route<'c>(config: &'c str, name: &str) -> &'c str {
+    let (_, rest) = config.split_once(&format!("name = \"{name}\"\n")).unwrap();
+    rest.split("\n\n").next().unwrap()
+}
+
+#[test]
+fn sizes_times_and_fields_are_those_of_the_innermost_block() {
+    let (config, notes) = imported(&format!(
+        "http {{ gzip on; gzip_types application/json; proxy_read_timeout 5m; proxy_connect_timeout 2s;
+                 add_header X-A 1 always;
+         {} }}",
+        server(
+            "client_max_body_size 10m;
+             location / { PASS }
+             location /up { PASS client_max_body_size 0; proxy_read_timeout 1500ms; gzip off; add_header X-B 2; proxy_hide_header X-Powered-By; }
+             location /t { return 200; }"
+        )
+    ));
+    simulation(&config);
+    assert!(config.contains("[server.limits]\nbody_bytes = \"1MiB\"\n"), "{config}");
+    let times = "timeouts = { response_header = \"300s\", idle = \"300s\", connect = \"2s\" }";
+    assert!(config.contains(times), "{config}");
+    let all = route(&config, "all-2");
+    for line in [
+        "body_bytes = \"10MiB\"",
+        "compress = { encodings = [\"gzip\"], types = [\"text/html\", \"application/json\"], min_bytes = \"20B\" }",
+        "response_headers = { add = { \"X-A\" = \"1\" } }",
+    ] {
+        assert!(all.contains(line), "{line}: {config}");
+    }
+    assert!(!all.contains("timeouts"), "{config}");
+    let up = route(&config, "up");
+    for line in [
+        "body_bytes = \"1TiB\"",
+        "timeouts = { response_header = \"1500ms\", idle = \"1500ms\" }",
+        "response_headers = { add = { \"X-B\" = \"2\" }, remove = [\"x-powered-by\"] }",
+    ] {
+        assert!(up.contains(line), "{line}: {config}");
+    }
+    assert!(!up.contains("compress"), "{config}");
+    assert!(route(&config, "t").contains("body_bytes = \"10MiB\""), "{config}");
+    assert!(notes.contains("X-B 2: Weir adds it to every response"), "{notes}");
+    // Without a word, nginx waits for a minute, and takes a mebibyte.
+    let (config, notes) = imported(&server("location / { PASS }"));
+    assert!(config.contains("timeouts = { response_header = \"60s\" }"), "{config}");
+    assert_eq!(notes, "");
+    let (config, notes) = imported(&server(
+        "client_max_body_size 5x; proxy_read_timeout never; location / { PASS add_header X $host; gzip on; gzip_types *; }",
+    ));
+    simulation(&config);
+    assert_eq!(notes.matches("left out: expected a ").count(), 2, "{notes}");
+    assert!(notes.contains("X $host: LEFT OUT"), "{notes}");
 }

@@ -62,7 +62,8 @@ impl Upstreams {
         self.groups.iter().find(|group| group.name.eq_ignore_ascii_case(name))
     }
 
-    pub(super) fn write(&self, out: &mut String) {
+    /// Writes all that are used, with these `timeouts`.
+    pub(super) fn write(&self, timeouts: Option<&str>, out: &mut String) {
         for Used { name, scheme, host } in &self.used {
             let group = self.group(host);
             let url = |address: &str| match address.strip_prefix("unix:") {
@@ -85,6 +86,9 @@ impl Upstreams {
                 string(name),
                 endpoints.join(", ")
             );
+            if let Some(timeouts) = timeouts {
+                let _ = writeln!(out, "timeouts = {timeouts}");
+            }
             if let Some(hash) = group.and_then(|group| group.hash.as_ref()) {
                 let _ = writeln!(out, "hash = {}", string(hash));
             }
