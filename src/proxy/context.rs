@@ -26,6 +26,7 @@ use crate::proxy::refusal::Refusal;
 use crate::proxy::reply::compress::Offer;
 use crate::proxy::reply::{self, Answer, CLIENT_GONE, ReplyTo, SHUTDOWN};
 use crate::proxy::route::Routed;
+use crate::proxy::settle::cut::Cut;
 use crate::proxy::settle::{self, Ended, ReplyNotes, SettlementReport, usage};
 use crate::telemetry::Label as _;
 use crate::upstream::Cause;
@@ -354,8 +355,11 @@ impl OnEnd for RequestContext {
         let (ending, failure) = match end.outcome {
             // A reply of the route's own is what it was meant to be, whatever its status.
             wire::BodyOutcome::Complete if self.answer.status < 500 || self.sent.is_none() => {
-                let is_cut = self.notes.usage.as_ref().is_some_and(|usage| usage.is_cut());
-                (Ending::Completed, is_cut.then_some("hard-cut"))
+                let cut = self.notes.usage.as_ref().and_then(|usage| usage.cut());
+                if let (Some(Cut::Store(cause)), Some(decided)) = (cut, &mut self.decided) {
+                    decided.store_failure = Some(cause);
+                }
+                (Ending::Completed, cut.map(Cut::label))
             }
             wire::BodyOutcome::Complete => (Ending::UpstreamFailed, None),
             // No refund, or a client could get one by making its request last.

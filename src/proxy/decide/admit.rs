@@ -479,13 +479,19 @@ async fn take(
     for _ in 0..PARTIAL_TRIES_MAX {
         let Take::Refused(outcome) = &taken else { break };
         let Some((left, plan)) = partial::reduced(partial, plan, outcome) else { break };
-        let lowered = match editor {
-            Some(editor) => editor.lowered(partial, left, edited.as_ref())?,
+        let is_least = left <= partial.least;
+        let lowered = match editor.map(|editor| editor.lowered(partial, left, edited.as_ref())) {
+            // It is refused in any case, most likely.
+            Some(Err(_)) if is_least => break,
+            Some(lowered) => lowered?,
             None => None,
         };
         taken = Box::pin(limiter.take(scope, &Arc::new(plan))).await;
         if matches!(taken, Take::Granted(..)) {
             return Ok((taken, Some(left), lowered.or(edited)));
+        }
+        if is_least {
+            break;
         }
     }
     Ok((taken, None, edited))

@@ -8,7 +8,8 @@ use crate::policy::Partial;
 pub(in crate::proxy) const PARTIAL_TRIES_MAX: usize = 3;
 
 /// The plan with less than the cost for the limits of `partial`: what `outcome` says is left of all
-/// of them. `None` if that is less than the least, or if another limit refused.
+/// of them, or the least, so that a refusal says when there is as much. `None` if the cost is no
+/// more than that, or if another limit refused.
 pub(in crate::proxy) fn reduced(
     partial: &Partial,
     plan: &Plan,
@@ -21,11 +22,12 @@ pub(in crate::proxy) fn reduced(
     let of_partial =
         plan.limits().iter().zip(&outcome.limits).filter(|(limit, _)| is_partial(limit));
     let left = of_partial.map(|(limit, outcome)| outcome.remaining.min(limit.cost)).min()?;
-    if left < partial.least {
+    let left = left.max(partial.least);
+    if plan.limits().iter().filter(|limit| is_partial(limit)).all(|limit| limit.cost <= left) {
         return None;
     }
     let limits = plan.limits().iter().map(|limit| {
-        let cost = if is_partial(limit) { left } else { limit.cost };
+        let cost = if is_partial(limit) { left.min(limit.cost) } else { limit.cost };
         Limit { cost, ..limit.clone() }
     });
     Some((left, Plan::new(limits.collect()).ok()?.quiet()))

@@ -1,9 +1,14 @@
 //! Ends a reply that uses more than can be taken for it: `hard-cut` of a policy's decision.
 //!
-//! A stream of events is passed on event by event. When it has used what was taken, a step more is
-//! taken first, and where nothing is left, the stream ends with an event that says so. Other
-//! replies, and compressed ones, are passed on as they are, since half a document is of no use;
-//! `settle` charges them.
+//! A stream of events is passed on event by event. When it has used what was taken, the steps that
+//! are missing are taken first, and where they are not there, the stream ends with an event that
+//! says so. Other replies, and compressed ones, are passed on as they are, since half a document is
+//! of no use; `settle` charges them.
+//!
+//! What an upstream tells of usage may be more than its texts show, and come at the end: a cut
+//! would then save nothing, and cost the client the end of a reply that is complete. So where only
+//! that exceeds what was taken, the stream goes on until it uses more. And while the limits can't
+//! be asked, it goes on for less than a step more.
 
 use std::fmt;
 use std::future::Future;
@@ -14,14 +19,46 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf as _, Bytes};
 use http::HeaderMap;
 
-use crate::inspect::{EventEnds, Reading};
+use crate::inspect::{EventEnds, Gather, Reading};
 use crate::limit::{ExtraTakes, Grant, Take};
 use crate::policy::{HardCut, Term};
 use crate::wire::{Body, BodyEnd, BodyError, Source};
 
-/// The last event of a stream that was ended, in the form that clients of OpenAI's and Anthropic's
-/// interfaces understand as an error.
-const LAST_EVENT: &str = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"budget_exhausted\",\"code\":\"budget_exhausted\",\"message\":\"The allowance for this request is used up, so its reply ends here.\"}}\n\n";
+/// The last event of a stream that was ended as nothing is left, in the form that clients of
+/// OpenAI's and Anthropic's interfaces understand as an error.
+const EXHAUSTED: &str = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"budget_exhausted\",\"code\":\"budget_exhausted\",\"message\":\"The allowance for this request is used up, so its reply ends here.\"}}\n\n";
+/// And of one that was ended as the limits can't be asked.
+const UNCHECKED: &str = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"code\":\"store_unavailable\",\"message\":\"The limits of this request can't be checked now, so its reply ends here.\"}}\n\n";
+
+/// Takes that are made one after another before other requests of the worker have their turn.
+const TAKES_AT_ONCE: usize = 16;
+
+/// Why a reply was ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::proxy) enum Cut {
+    /// Nothing is left for it.
+    Exhausted,
+    /// What is left can't be asked, for this cause.
+    Store(&'static str),
+}
+
+impl Cut {
+    /// What the access log calls it.
+    pub(in crate::proxy) fn label(self) -> &'static str {
+        match self {
+            Self::Exhausted => "hard-cut",
+            Self::Store(_) => "store-cut",
+        }
+    }
+
+    /// The last event.
+    fn event(self) -> Bytes {
+        Bytes::from_static(match self {
+            Self::Exhausted => EXHAUSTED.as_bytes(),
+            Self::Store(_) => UNCHECKED.as_bytes(),
+        })
+    }
+}
 
 /// What a reply has taken in addition, shared with the end of its request.
 #[derive(Debug, Default)]
@@ -29,9 +66,20 @@ pub(in crate::proxy) struct Extension {
     pub(in crate::proxy) grants: Vec<Grant>,
     /// Units that were taken in addition.
     pub(in crate::proxy) units: u64,
-    /// The reply was ended.
-    pub(in crate::proxy) cut: bool,
+    /// Why the reply was ended, if it was.
+    pub(in crate::proxy) cut: Option<Cut>,
 }
+
+/// The units that the part of a reply that was passed on has used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Used {
+    all: u64,
+    /// As far as its texts show.
+    shown: u64,
+}
+
+/// A take under way, and its units.
+type Taking = (u64, Pin<Box<dyn Future<Output = Take> + Send>>);
 
 /// Shared by the reply's body and the end of its request.
 pub(in crate::proxy) type SharedExtension = Arc<Mutex<Extension>>;
@@ -42,8 +90,13 @@ pub(in crate::proxy) struct CutBody {
     reading: Arc<Mutex<Reading>>,
     rule: HardCut,
     more: ExtraTakes,
-    /// The take under way.
-    taking: Option<Pin<Box<dyn Future<Output = Take> + Send>>>,
+    taking: Option<Taking>,
+    /// The most units that are asked for at once, after a refusal: what was left.
+    left: Option<u64>,
+    /// What was used when more was refused, and the stream went on all the same.
+    denied_at: Option<Used>,
+    /// The groups of the rule's terms that the texts of the reply make grow.
+    of_texts: Vec<u32>,
     extended: SharedExtension,
     ends: EventEnds,
     /// Bytes that may be passed on: to the end of an event, or all there are within one.
@@ -70,12 +123,24 @@ impl CutBody {
         extended: SharedExtension,
     ) -> Body {
         let (ends, deadline) = (EventEnds::default(), inner.deadline());
+        let of_texts = {
+            let reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
+            let of_text = |term: &&Term| {
+                let meter = reading.values().nth(term.meter);
+                meter
+                    .is_some_and(|(meter, _)| matches!(meter.gather, Gather::Bytes | Gather::Count))
+            };
+            rule.terms.iter().filter(of_text).map(|term| term.group).collect()
+        };
         let source = Self {
             inner,
             reading,
             rule,
             more,
             taking: None,
+            left: None,
+            denied_at: None,
+            of_texts,
             extended,
             ends,
             open: 0,
@@ -88,8 +153,7 @@ impl CutBody {
         }
     }
 
-    /// The units that the part of the reply that was passed on has used.
-    fn used(&self) -> u64 {
+    fn used(&self) -> Used {
         let reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let units = |term: &Term| {
             let read = u128::from(reading.value(term.meter).unwrap_or(0));
@@ -100,8 +164,13 @@ impl CutBody {
             let terms = self.rule.terms.iter().filter(|term| term.group == group);
             terms.map(units).fold(0, u64::saturating_add)
         };
-        let most = self.rule.terms.iter().map(|term| of_group(term.group)).max().unwrap_or(0);
-        self.rule.base.saturating_add(most)
+        let most = |groups: &mut dyn Iterator<Item = u32>| {
+            self.rule.base.saturating_add(groups.map(of_group).max().unwrap_or(0))
+        };
+        Used {
+            all: most(&mut self.rule.terms.iter().map(|term| term.group)),
+            shown: most(&mut self.of_texts.iter().copied()),
+        }
     }
 
     fn taken(&self) -> u64 {
@@ -109,27 +178,76 @@ impl CutBody {
         self.rule.taken.saturating_add(extended.units)
     }
 
+    /// The units to take for `missing` ones and something more: whole steps.
+    fn wanted(&self, missing: u64) -> u64 {
+        let step = self.rule.step.max(1);
+        let most = (self.more.most() / step).max(1).saturating_mul(step);
+        let wanted = (missing / step).saturating_add(1).saturating_mul(step);
+        wanted.min(most).min(self.left.unwrap_or(u64::MAX))
+    }
+
     /// Ready when the next event may be passed on, or when the stream was ended.
     fn poll_allowance(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while self.used() >= self.taken() {
-            let more = &self.more;
-            let taking = self.taking.get_or_insert_with(|| Box::pin(more.take()));
-            let take = ready!(taking.as_mut().poll(cx));
-            self.taking = None;
-            let mut extended = self.extended.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..TAKES_AT_ONCE {
+            let (used, taken) = (self.used(), self.taken());
+            if used.all < taken || self.denied_at == Some(used) {
+                return Poll::Ready(());
+            }
+            let (units, mut taking) = match self.taking.take() {
+                Some(taking) => taking,
+                None => {
+                    let units = self.wanted(used.all - taken);
+                    let Ok(take) = self.more.take_units(units) else {
+                        self.deny(used, Cut::Exhausted);
+                        return Poll::Ready(());
+                    };
+                    (units, Box::pin(take) as _)
+                }
+            };
+            let Poll::Ready(take) = taking.as_mut().poll(cx) else {
+                self.taking = Some((units, taking));
+                return Poll::Pending;
+            };
             match take {
                 Take::Granted(_, grant) => {
+                    self.left = None;
+                    let mut extended = self.extended.lock().unwrap_or_else(PoisonError::into_inner);
                     extended.grants.push(grant);
-                    extended.units = extended.units.saturating_add(self.rule.step);
+                    extended.units = extended.units.saturating_add(units);
                 }
-                Take::Refused(_) | Take::Unavailable(_) => {
-                    extended.cut = true;
-                    self.last = Some(Bytes::from_static(LAST_EVENT.as_bytes()));
-                    break;
+                Take::Refused(outcome) => {
+                    let step = self.rule.step.max(1);
+                    let steps = self.more.left(&outcome).min(units - 1) / step;
+                    if steps == 0 {
+                        self.deny(used, Cut::Exhausted);
+                        return Poll::Ready(());
+                    }
+                    // It is taken all the same: no limit says what it does not have.
+                    self.left = Some(steps * step);
+                }
+                Take::Unavailable(cause) => {
+                    self.deny(used, Cut::Store(cause));
+                    return Poll::Ready(());
                 }
             }
         }
-        Poll::Ready(())
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Ends the stream, unless it may go on without what it would take.
+    fn deny(&mut self, used: Used, cut: Cut) {
+        self.left = None;
+        let taken = self.taken();
+        if used.shown < taken && self.denied_at.is_none() {
+            self.denied_at = Some(used);
+            return;
+        }
+        if matches!(cut, Cut::Store(_)) && used.all.saturating_sub(taken) < self.rule.step {
+            return;
+        }
+        self.extended.lock().unwrap_or_else(PoisonError::into_inner).cut = Some(cut);
+        self.last = Some(cut.event());
     }
 }
 

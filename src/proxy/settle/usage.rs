@@ -4,7 +4,7 @@
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::cut::{CutBody, SharedExtension};
+use super::cut::{Cut, CutBody, SharedExtension};
 use crate::inspect::Reading;
 use crate::limit::{ExtraTakes, Grant};
 use crate::plan::{Adjustment, Change, Limit, Plan};
@@ -41,7 +41,7 @@ impl Usage {
             let extended = extended.lock().unwrap_or_else(PoisonError::into_inner);
             facts.push((EXTENDED.to_owned(), extended.units.to_string()));
         }
-        if self.rest_read && !self.is_cut() {
+        if self.rest_read && self.cut().is_none() {
             facts.push((WHOLE.to_owned(), "true".to_owned()));
         }
         if let Some(reading) = &self.reading {
@@ -56,10 +56,9 @@ impl Usage {
         facts
     }
 
-    /// Whether the reply was ended because nothing was left for it.
-    pub(in crate::proxy) fn is_cut(&self) -> bool {
-        let extended = self.extended.as_ref();
-        extended.is_some_and(|it| it.lock().unwrap_or_else(PoisonError::into_inner).cut)
+    /// Why the reply was ended before its end, if it was.
+    pub(in crate::proxy) fn cut(&self) -> Option<Cut> {
+        self.extended.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).cut
     }
 
     /// Has `settle` settle what was taken in steps: what the adjustments give back is given back of

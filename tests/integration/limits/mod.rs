@@ -3,6 +3,7 @@
 mod admission;
 mod budgets;
 mod children;
+mod cuts;
 mod keys;
 mod leases;
 mod scripts;

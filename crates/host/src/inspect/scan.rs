@@ -204,10 +204,12 @@ impl Scanner {
         *out = self.texts.take().unwrap_or_default();
     }
 
-    /// Ends the document. Returns whether it was one.
+    /// Ends the document. Returns whether it was one. A number within an object or a list that ends
+    /// here was cut: more digits may have followed.
     pub(super) fn finish(&mut self, sink: &mut impl Sink) -> bool {
         if let State::Number(number) = self.state
             && number.is_complete()
+            && self.depth == 0
         {
             self.end_of_value(Kind::Number, sink);
         }

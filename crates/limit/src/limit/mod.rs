@@ -56,7 +56,10 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::engine::{self, Engine, EngineError, LeaseHolder, Scripts, Secret};
-use crate::plan::{Adjustment, Algorithm, Limit, OnStoreError, Plan, PlanOutcome};
+use crate::plan::{
+    AMOUNT_MAX, Adjustment, Algorithm, Limit, MEMBERS_MAX, OnStoreError, Plan, PlanError,
+    PlanOutcome,
+};
 use crate::telemetry::Metrics;
 
 pub use keys::{Identities, Identity, KeyDigest, KeyDigestError, secret_id};
@@ -549,8 +552,41 @@ impl ExtraTakes {
     }
 
     /// Takes all of the plan's limits or none.
-    pub fn take(&self) -> impl Future<Output = Take> + Send + 'static {
+    pub fn take(&self) -> impl Future<Output = Take> + Send + use<> {
         let Self { shared, scope, plan } = self.clone();
         async move { take::take(&shared, &scope, &plan, None).await }
+    }
+
+    /// The same with this many units of each limit instead of its cost.
+    ///
+    /// # Errors
+    /// The limits can't be asked for so many.
+    pub fn take_units(
+        &self,
+        units: u64,
+    ) -> Result<impl Future<Output = Take> + Send + use<>, PlanError> {
+        let limits = self.plan.limits().iter();
+        let limits = limits.map(|limit| Limit { cost: units, ..limit.clone() });
+        let plan = Arc::new(Plan::new(limits.collect())?.quiet());
+        Ok(Self { plan, ..self.clone() }.take())
+    }
+
+    /// The most units that can be taken of each limit at once.
+    #[must_use]
+    pub fn most(&self) -> u64 {
+        let most = |limit: &Limit| {
+            let most = if limit.algorithm.keeps_members() { MEMBERS_MAX } else { AMOUNT_MAX };
+            limit.algorithm.cost_max().map_or(most, |own| own.min(most))
+        };
+        let limits = self.plan.limits().iter().filter(|limit| limit.is_enforced());
+        limits.map(most).min().unwrap_or(0)
+    }
+
+    /// What a refusal says is left of each limit.
+    #[must_use]
+    pub fn left(&self, outcome: &PlanOutcome) -> u64 {
+        let limits = self.plan.limits().iter().zip(&outcome.limits);
+        let limits = limits.filter(|(limit, _)| limit.is_enforced());
+        limits.map(|(_, outcome)| outcome.remaining).min().unwrap_or(0)
     }
 }

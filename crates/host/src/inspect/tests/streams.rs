@@ -310,6 +310,36 @@ fn memory_does_not_grow_with_what_is_read() {
     assert!(reading.held_bytes() < 1 << 10, "{}", reading.held_bytes());
 }
 
+/// A meter has the last number that was whole: more digits of one that is cut may have followed.
+#[test]
+fn a_number_that_is_cut_counts_for_nothing() {
+    let list = [("/usage/out", Gather::Last)];
+    let documents = ["{\"usage\": {\"out\": 12}}", "{\"usage\": {\"out\": 9876}}"];
+    let events = documents.map(|document| format!("data: {document}\n\n")).concat();
+    let lines = documents.map(|document| format!("{document}\n")).concat();
+    for (content_type, body) in [
+        (EVENTS, events.as_str()),
+        ("application/x-ndjson", lines.as_str()),
+        ("application/json", documents[1]),
+    ] {
+        // Where the numbers end: at the first byte after them.
+        let ends: Vec<usize> = ["12}", "9876}"]
+            .iter()
+            .filter_map(|number| body.find(number).map(|at| at + number.len()))
+            .collect();
+        for cut in 0..=body.len() {
+            let values = read(&meters(&list), content_type, "", [&body.as_bytes()[..cut]]);
+            let whole = ends.iter().filter(|end| **end <= cut).count();
+            let expected = match (whole, ends.len()) {
+                (0, _) => None,
+                (1, 2) => Some(12),
+                _ => Some(9_876),
+            };
+            assert_eq!(values, [expected], "{content_type}: {}", &body[..cut]);
+        }
+    }
+}
+
 #[test]
 fn numbers_are_whole_and_bounded() {
     let list = [("/a", Gather::Sum), ("/a", Gather::Max)];
