@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use serde_json::Value;
+
 /// Maximum length of a name that is made of something else.
 const NAME_BYTES_MAX: usize = 56;
 
@@ -9,6 +11,31 @@ const NAME_BYTES_MAX: usize = 56;
 pub(super) fn string(text: &str) -> String {
     let json = serde_json::to_string(text).unwrap_or_default();
     json.replace('\u{7f}', "\\u007f")
+}
+
+/// A value on one line.
+pub(super) fn value(value: &Value) -> String {
+    match value {
+        Value::String(text) => string(text),
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(self::value).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Value::Object(members) if members.is_empty() => "{}".to_owned(),
+        Value::Object(members) => {
+            let written = |(name, member): (&String, _)| {
+                let is_bare =
+                    |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
+                let is_plain = !name.is_empty() && name.chars().all(is_bare);
+                let name = if is_plain { name.clone() } else { string(name) };
+                format!("{name} = {}", self::value(member))
+            };
+            let members: Vec<String> = members.iter().map(written).collect();
+            format!("{{ {} }}", members.join(", "))
+        }
+        // Numbers and truth values are JSON's; TOML has no null.
+        other => other.to_string(),
+    }
 }
 
 /// A name of the characters that limits, routes and policies may have; `or` where none is left.

@@ -116,6 +116,39 @@ fn a_descriptor_over_its_limit_leaves_the_others_uncharged() {
 }
 
 #[test]
+fn envoy_keeps_the_metadata_of_descriptors_with_room() {
+    let told = |text: &str| {
+        let (address, upload) =
+            ("metadata = { tier = \"free\", most = 5 }", "metadata.tier = \"gold\"");
+        text.replacen("limits = [\n", &format!("{address}\nlimits = [\n"), 1).replacen(
+            "limits = [{",
+            &format!("{upload}\nlimits = [{{"),
+            1,
+        )
+    };
+    let shown = |text: &str| {
+        let field = |name: &str| {
+            let value = format!("%DYNAMIC_METADATA(envoy.filters.http.ratelimit:{name})%");
+            let key = format!("x-{}", name.replace(':', "-"));
+            format!("- header: {{ key: {key}, value: \"{value}\" }}")
+        };
+        let fields = ["domain", "metadata:tier", "metadata:most"].map(field);
+        let indent = " ".repeat(18);
+        let added = format!(
+            "{indent}response_headers_to_add:\n{indent}  {}\n{indent}virtual_hosts:\n",
+            fields.join(&format!("\n{indent}  "))
+        );
+        text.replacen(&format!("{indent}virtual_hosts:\n"), &added, 1)
+    };
+    let envoy = Envoy::start(told, shown);
+    let (status, text) = envoy.curl("/upload/x", &["X-Customer: globex"]);
+    assert_eq!(status, 200, "{text}");
+    for expected in ["x-domain: edge", "x-metadata-tier: free", "x-metadata-most: 5"] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+#[test]
 fn envoy_without_an_answer_does_what_it_is_told() {
     let redis = Redis::start();
     let store = format!(

@@ -1306,6 +1306,8 @@ pub mod weir {
                 /// `replaces`: names of limits, with commas between, 16 at most, that are not taken for the
                 /// other descriptors of a call of Envoy's rate limit service. `quota-mode`, `true`: of the
                 /// call's descriptors that have it, one with room is enough, and the others take nothing.
+                /// `metadata`: a JSON object of at most 4 KiB, that the caller gets (`dynamic_metadata`) if
+                /// the descriptor has room.
                 pub options: _rt::Vec<Fact>,
             }
             impl ::core::fmt::Debug for Decision {

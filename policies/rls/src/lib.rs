@@ -148,6 +148,10 @@ impl Policy for Rls {
             [] => decision,
             names => decision.option("replaces", names.join(",")),
         };
+        let decision = match &rule.metadata {
+            Some(metadata) => decision.option("metadata", metadata.as_str()),
+            None => decision,
+        };
         Ok(decision.label("rule", rule.name.as_str()))
     }
 }

@@ -11,6 +11,9 @@ const RULES_MAX: usize = 2_000;
 const ENTRIES_MAX: usize = 16;
 /// Maximum number of limits that a rule replaces.
 const REPLACES_MAX: usize = 16;
+/// Maximum size of a rule's metadata as JSON, and how deep it may be nested: those of the proxy.
+const METADATA_BYTES_MAX: usize = 4 << 10;
+const METADATA_DEPTH_MAX: usize = 16;
 const ENTRY: &str = "\"KEY\", or \"KEY=VALUE\", in which each `*` stands for any characters";
 
 /// One of `rules`, as written.
@@ -28,6 +31,13 @@ pub(crate) struct Written {
     /// The names of limits that are not taken for the call's other descriptors.
     #[serde(default)]
     replaces: Vec<String>,
+    /// What the caller is told of a descriptor that has room.
+    #[serde(default, deserialize_with = "owned")]
+    metadata: Option<Json<'static>>,
+}
+
+fn owned<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json<'static>>, D::Error> {
+    Ok(Some(Json::deserialize(deserializer)?.into_owned()))
 }
 
 /// Limits of several descriptors are taken together, and a parent of two of them would be there
@@ -49,6 +59,8 @@ pub(crate) struct Rule {
     pub(crate) quota_mode: bool,
     /// Names of limits of the call's other descriptors, which are not taken.
     pub(crate) replaces: Vec<String>,
+    /// What the caller is told of a descriptor that has room: a JSON object.
+    pub(crate) metadata: Option<String>,
 }
 
 /// An entry as a rule names it.
@@ -151,6 +163,29 @@ impl Pattern {
     }
 }
 
+/// Adds what is wrong with what a caller is to be told: the proxy takes no other.
+fn check_metadata(at: &str, written: &Json<'_>, mistakes: &mut Mistakes) {
+    fn fits(value: &Json<'_>, depth: usize) -> bool {
+        let is_nested = value.is_table() || value.is_list();
+        let inner = |value: Json<'_>| fits(&value, depth - 1);
+        !is_nested
+            || (depth > 0
+                && value.items().all(inner)
+                && value.members().all(|(_, value)| inner(value)))
+    }
+    let at = format!("{at}.metadata");
+    let bytes = written.as_text().len();
+    if !written.is_table() {
+        mistakes.add(at, written.kind_text(), "a table");
+    } else if bytes > METADATA_BYTES_MAX {
+        let expected = format_args!("at most {METADATA_BYTES_MAX}");
+        mistakes.add(at, format_args!("{bytes} bytes of JSON"), expected);
+    } else if !fits(written, METADATA_DEPTH_MAX) {
+        let expected = format_args!("at most {METADATA_DEPTH_MAX}");
+        mistakes.add(at, "more levels of tables and lists", expected);
+    }
+}
+
 /// All rules.
 #[derive(Debug)]
 pub(crate) struct Rules {
@@ -167,7 +202,7 @@ impl Rules {
         }
         let (mut rules, mut root) = (Vec::with_capacity(written.len()), Node::default());
         for (index, written) in written.into_iter().enumerate() {
-            let Written { descriptor, limits, unlimited, quota_mode, replaces } = written;
+            let Written { descriptor, limits, unlimited, quota_mode, replaces, metadata } = written;
             let at = format!("rules[{index}]");
             if descriptor.is_empty() || descriptor.len() > ENTRIES_MAX {
                 let found = format_args!("{} entries", descriptor.len());
@@ -215,7 +250,11 @@ impl Rules {
                     format_args!("at most {REPLACES_MAX}"),
                 );
             }
-            rules.push(Rule { at, name: descriptor.join(","), limits, quota_mode, replaces });
+            if let Some(written) = &metadata {
+                check_metadata(&at, written, mistakes);
+            }
+            let (name, metadata) = (descriptor.join(","), metadata.map(|json| json.to_string()));
+            rules.push(Rule { at, name, limits, quota_mode, replaces, metadata });
         }
         let rules = Self { rules, root };
         rules.check_names(mistakes);

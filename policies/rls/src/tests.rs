@@ -141,13 +141,14 @@ fn limits_are_declared_if_a_manifest_has_room_for_all() {
 }
 
 #[test]
-fn a_rule_may_replace_limits_of_others_or_suffice() {
+fn a_rule_may_replace_limits_of_others_or_suffice_or_tell_the_caller_something() {
     let policy = policy(
         r#"{"rules": [
             {"descriptor": ["read"], "limits": [LIMIT(a)]},
             {"descriptor": ["special"], "limits": [LIMIT(b)], "replaces": ["a"]},
             {"descriptor": ["free"], "unlimited": true, "replaces": ["a", "b"]},
-            {"descriptor": ["model"], "limits": [LIMIT(c)], "quota_mode": true}
+            {"descriptor": ["model"], "limits": [LIMIT(c)], "quota_mode": true},
+            {"descriptor": ["plan"], "limits": [LIMIT(d)], "metadata": {"tier": "gold", "n": [1]}}
         ]}"#,
     );
     let options = |key: &str| {
@@ -159,6 +160,10 @@ fn a_rule_may_replace_limits_of_others_or_suffice() {
     assert_eq!(options("special"), option("replaces", "a"));
     assert_eq!(options("free"), option("replaces", "a,b"));
     assert_eq!(options("model"), option("quota-mode", "true"));
+    let [(name, metadata)] = &options("plan")[..] else { panic!("{:?}", options("plan")) };
+    let expected: serde_json::Value = serde_json::from_str(r#"{"tier":"gold","n":[1]}"#).unwrap();
+    let found: serde_json::Value = serde_json::from_str(metadata).unwrap();
+    assert_eq!((name.as_str(), found), ("metadata", expected));
 }
 
 #[test]
@@ -247,6 +252,13 @@ fn what_never_fits_is_a_mistake() {
         let found = Instance::<Rls>::new(&with_limits(config)).unwrap_err();
         found.iter().map(|one| format!("{}: {}", one.path, one.message)).collect::<String>()
     };
+    let told = |metadata: &str| {
+        format!(
+            r#"{{"rules": [{{"descriptor": ["a"], "unlimited": true, "metadata": {metadata}}}]}}"#
+        )
+    };
+    let nested = told(&format!("{}1{}", "{\"b\":".repeat(17), "}".repeat(17)));
+    let long = told(&format!("{{\"b\":\"{}\"}}", "x".repeat(4_096)));
     for (config, expected) in [
         (r#"{"rules": []}"#, "rules: found no rules"),
         (r#"{"overrides": false}"#, "rules: found no rules"),
@@ -293,6 +305,12 @@ fn what_never_fits_is_a_mistake() {
             r#"{"rules": [{"descriptor": ["a"], "unlimited": true, "quota_mode": true}]}"#,
             "rules[0].quota_mode",
         ),
+        (
+            r#"{"rules": [{"descriptor": ["a"], "unlimited": true, "metadata": ["b"]}]}"#,
+            "rules[0].metadata: found a list, expected a table",
+        ),
+        (&nested, "rules[0].metadata: found more levels"),
+        (&long, "bytes of JSON, expected at most 4096"),
     ] {
         let found = mistakes(config);
         assert!(found.contains(expected), "{config}: {found}");

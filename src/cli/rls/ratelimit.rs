@@ -1,6 +1,7 @@
 //! The configuration of envoyproxy/ratelimit. Knows nothing of how descriptors are decided.
 
 mod entries;
+mod metadata;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -197,6 +198,8 @@ impl Domain {
             }
             None => is_leaf.then(unlimited),
         };
+        let has_limits = rule.as_ref().is_some_and(|rule| *rule != unlimited());
+        let told = self.told(item, at, has_limits, &mut comments);
         if rule.is_some() {
             let _ = write!(self.out.text, "\n[[policies.{}.config.rules]]\n", self.names.policy);
         } else if !comments.is_empty() {
@@ -208,9 +211,10 @@ impl Domain {
         }
         let Some(mut rule) = rule else { return };
         self.names.rules += 1;
-        if has_quota_mode && rule != unlimited() {
+        if has_quota_mode && has_limits {
             rule.push_str("\nquota_mode = true");
         }
+        rule.extend(told);
         if !replaces.is_empty() {
             let names: Vec<String> = replaces.iter().map(|name| string(name)).collect();
             let _ = write!(rule, "\nreplaces = [{}]", names.join(", "));
@@ -218,7 +222,7 @@ impl Domain {
         let _ = writeln!(self.out.text, "descriptor = [{}]\n{rule}", listed(entries));
     }
 
-    /// What is said of metrics and metadata, and left out.
+    /// What is said of metrics, and left out.
     fn metrics(&mut self, item: &Node, at: &str) -> Vec<String> {
         let mut comments = Vec::new();
         for setting in ["detailed_metric", "value_to_metric"] {
@@ -227,11 +231,31 @@ impl Domain {
                 comments.push(format!("line {}: {at}{setting} ({why})", item.line));
             }
         }
-        if let Some(metadata) = item.get("metadata") {
-            let (line, why) = (metadata.line, "answers have no `dynamic_metadata`");
-            comments.push(format!("line {line}: {at}metadata ({why})"));
-        }
         comments
+    }
+
+    /// What the caller is told of a descriptor, as a line of its rule. What no limit can have room
+    /// for is never told, as in ratelimit.
+    fn told(
+        &mut self,
+        item: &Node,
+        at: &str,
+        has_limits: bool,
+        comments: &mut Vec<String>,
+    ) -> Option<String> {
+        let metadata = item.get("metadata")?;
+        let line = metadata.line;
+        match metadata::written(metadata) {
+            Ok(written) if has_limits => return Some(format!("\nmetadata = {written}")),
+            Ok(_) => {
+                let why = "ratelimit tells none of what has no limit of its own";
+                comments.push(format!("line {line}: {at}metadata ({why})"));
+            }
+            Err((line, wrong)) => {
+                self.out.wrong.push(format!("line {line}: {at}metadata: {wrong}"));
+            }
+        }
+        None
     }
 
     /// The names of the limits that a `rate_limit` replaces.

@@ -133,6 +133,11 @@ impl Node {
         Ok(Self { line, content })
     }
 
+    /// Whether it is a scalar without quotes or a tag.
+    pub(super) fn is_plain(&self) -> bool {
+        self.plain().is_some()
+    }
+
     fn plain(&self) -> Option<&str> {
         match &self.content {
             Content::Scalar { text, is_plain: true } => Some(text),

@@ -54,7 +54,7 @@ pub(super) async fn answer(
         Form::Json => pin!(Call::read_json(body, settings.buffered_bytes_max)).await,
     };
     let id = context.received.id.clone();
-    let written = |answer: &_| match form {
+    let written = |answer| match form {
         Form::Grpc => reply::rls::grpc(answer),
         Form::Json => {
             let mut reply = reply::rls::json(answer);
@@ -62,26 +62,28 @@ pub(super) async fn answer(
             reply
         }
     };
-    let decided = match read {
+    let (call, decided) = match read {
         Ok(call) => match overrides(&call, caller) {
             Ok(()) => {
                 let by = (&**peer, caller);
-                pin!(decide(local, &call, &mut request, by, &mut context)).await
+                let decided = pin!(decide(local, &call, &mut request, by, &mut context)).await;
+                (Some(call), decided)
             }
-            Err(refusal) => (Shares::new(), Err(refusal)),
+            Err(refusal) => (None, (Shares::new(), Err(refusal))),
         },
-        Err(refusal) => (Shares::new(), Err(refusal)),
+        Err(refusal) => (None, (Shares::new(), Err(refusal))),
     };
+    let call = call.as_ref();
     match decided {
         (shares, Ok(fields)) => {
-            let answer = reply::rls::answer(&shares, context.reply_to(), Ok(&fields));
-            context.answer_call(None, written(&answer))
+            let answer = reply::rls::answer(call, &shares, context.reply_to(), Ok(&fields));
+            context.answer_call(None, written(answer))
         }
         (shares, Err(refusal)) if is_answer(&refusal, form) => {
             // Not an error of the call: its answer, with what an HTTP client is told.
             context.received.grpc = false;
-            let answer = reply::rls::answer(&shares, context.reply_to(), Err(&refusal));
-            context.answer_call(Some(&refusal), written(&answer))
+            let answer = reply::rls::answer(call, &shares, context.reply_to(), Err(&refusal));
+            context.answer_call(Some(&refusal), written(answer))
         }
         (_, Err(refusal)) if form == Form::Json => context.refuse(&refusal),
         (_, Err(refusal)) => super::refuse(context, &refusal),

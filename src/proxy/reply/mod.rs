@@ -16,6 +16,7 @@ pub(super) mod fields;
 pub(super) mod grpc;
 pub(super) mod head;
 pub(super) mod json;
+mod metadata;
 pub(super) mod page;
 pub(super) mod problem;
 pub(super) mod quota;

@@ -10,50 +10,65 @@ use smallvec::SmallVec;
 
 use super::answer::ReplyTo;
 use super::decision::{Told, rank, told};
-use super::{api, grpc};
+use super::{api, grpc, metadata};
 use crate::plan::{Limit, PlanOutcome};
 use crate::proxy::decide::content::whole;
 use crate::proxy::decide::descriptors::Share;
 use crate::proxy::decide::policy_fields::PolicyFields;
+use crate::proxy::receive::call::Call;
 use crate::proxy::receive::call::messages::{
     Code, CurrentLimit, DescriptorStatus, Duration, HeaderValue, HealthCheckResponse,
     RateLimitResponse, Unit,
 };
 use crate::proxy::receive::call::rls::framed;
+use crate::proxy::receive::call::structure::structure;
 use crate::proxy::receive::text::latin1;
 use crate::proxy::refusal::Refusal;
 use crate::wire::{Fields, Known, Response};
 
 /// The answer to a call that was decided.
+pub(in crate::proxy) struct Answer {
+    response: RateLimitResponse,
+    /// The response's dynamic metadata.
+    metadata: Option<Map<String, Value>>,
+}
+
+/// The answer to a call that was decided; `None` if it could not be read.
 pub(in crate::proxy) fn answer(
+    call: Option<&Call>,
     shares: &[Share],
     to: ReplyTo<'_>,
     decided: Result<&PolicyFields, &Refusal>,
-) -> RateLimitResponse {
+) -> Answer {
     let limits = to.decided.and_then(|decided| decided.limits());
     let Told { fields, body, .. } = told(to, decided.err());
     let code = if decided.is_ok() { Code::Ok } else { Code::OverLimit };
     let upstream = decided.map(|fields| fields.as_slice()).unwrap_or_default();
-    RateLimitResponse {
+    let statuses: Vec<_> = shares.iter().map(|share| status(share, limits)).collect();
+    let metadata = call.and_then(|call| metadata::of(call, shares, &statuses));
+    let response = RateLimitResponse {
         overall_code: code.into(),
-        statuses: shares.iter().map(|share| status(share, limits)).collect(),
+        statuses,
         response_headers_to_add: fields.iter().map(|(name, value)| header(name, value)).collect(),
         request_headers_to_add: upstream
             .iter()
             .map(|(name, value)| header(name.as_str().as_bytes(), value.as_bytes()))
             .collect(),
         raw_body: body,
-    }
+        dynamic_metadata: None,
+    };
+    Answer { response, metadata }
 }
 
 /// The same as gRPC's answer.
-pub(in crate::proxy) fn grpc(response: &RateLimitResponse) -> Response {
-    message(framed(response))
+pub(in crate::proxy) fn grpc(Answer { mut response, metadata }: Answer) -> Response {
+    response.dynamic_metadata = metadata.map(structure);
+    message(framed(&response))
 }
 
 /// The same as JSON, in protobuf's form: what has its default is left out, and 64 bits are a text.
 /// The status is envoyproxy/ratelimit's: 429 if a limit is exceeded.
-pub(in crate::proxy) fn json(response: &RateLimitResponse) -> Response {
+pub(in crate::proxy) fn json(Answer { response, metadata }: Answer) -> Response {
     let code = |code| if code == i32::from(Code::OverLimit) { "OVER_LIMIT" } else { "OK" };
     let status = |status: &DescriptorStatus| {
         let mut out = Map::new();
@@ -97,6 +112,9 @@ pub(in crate::proxy) fn json(response: &RateLimitResponse) -> Response {
     if !response.raw_body.is_empty() {
         let body = BASE64_STANDARD.encode(&response.raw_body);
         out.insert("rawBody".to_owned(), body.into());
+    }
+    if let Some(metadata) = metadata {
+        out.insert("dynamicMetadata".to_owned(), metadata.into());
     }
     let mut reply = api::response(Value::from(out).to_string());
     if response.overall_code == i32::from(Code::OverLimit) {

@@ -1,7 +1,10 @@
 //! Calls of Envoy's rate limit service as envoyproxy/ratelimit and Limitador answer them: what is
 //! imported from their files, and descriptors that replace others or of which one is enough.
 
+use serde_json::json;
+
 use super::decisions::start_text;
+use crate::harness::api::Api;
 use crate::harness::redis::Redis;
 use crate::harness::rls::{Client, OK, OVER_LIMIT, Response, descriptor};
 use crate::harness::toml::Toml;
@@ -245,6 +248,43 @@ descriptors:
     assert_eq!(ask(&[health, read]).await.codes(), [OK; 2]);
 }
 
+#[tokio::test]
+async fn what_a_rule_says_of_descriptors_with_room_reaches_the_caller() {
+    let yaml = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: { unit: day, requests_per_unit: 2 }
+    metadata: { tier: gold, seen: { user: yes } }
+  - key: path
+    rate_limit: { unit: day, requests_per_unit: 9 }
+    metadata: { tier: none, seen: { path: 1.5 } }
+  - key: other
+    rate_limit: { unit: day, requests_per_unit: 9 }
+";
+    let (weir, _client) = start_imported(yaml).await;
+    let api = Api::new(weir.http);
+    let ask = async |keys: &[&str]| {
+        let entries = |key: &&str| json!({ "entries": [{ "key": key, "value": "x" }] });
+        let descriptors: Vec<_> = keys.iter().map(entries).collect();
+        let call = json!({ "domain": "shop", "descriptors": descriptors });
+        api.send_json("/json", &[], &call).await.body["dynamicMetadata"].clone()
+    };
+    for _ in 0..2 {
+        let expected = json!({
+            "domain": "shop",
+            "descriptors": [{ "entries": ["user=x"] }, { "entries": ["path=x"] }],
+            "metadata": { "tier": "gold", "seen": { "user": true, "path": 1.5 } },
+        });
+        assert_eq!(ask(&["user", "path"]).await, expected);
+    }
+    // Of those without room, nothing is said.
+    let told = ask(&["user", "path"]).await;
+    assert_eq!(told["metadata"], json!({ "tier": "none", "seen": { "path": 1.5 } }));
+    assert!(ask(&["user"]).await.get("metadata").is_none());
+    assert!(ask(&["other"]).await.is_null());
+}
+
 /// Weir with these rules, each without its table's head.
 async fn start_rules(rules: &[&str]) -> (Weir, Client) {
     let rules: String =
@@ -347,7 +387,7 @@ async fn who_is_left_out_is_in_no_list_and_owes_what_is_to_be_owed() {
     assert_eq!((answer.overall_code, answer.codes()), (OVER_LIMIT, vec![OVER_LIMIT; 2]));
     // The line of the first call names what it passed without.
     let lines = weir.output().await_events("request", 5);
-    assert_eq!(lines[0]["would_refuse"], serde_json::json!(["owing"]), "{}", lines[0]);
+    assert_eq!(lines[0]["would_refuse"], json!(["owing"]), "{}", lines[0]);
     let top = tokio::task::spawn_blocking(move || weir.admin_page("/top").json());
     let top: serde_json::Value = top.await.unwrap();
     let limits = top["limits"].as_array().unwrap();

@@ -50,6 +50,8 @@ pub struct Joining {
     pub replaces: Vec<String>,
     /// Of the descriptors that have this, one with room is enough.
     pub quota_mode: bool,
+    /// What the caller is told of a descriptor that has room: the text of a JSON object.
+    pub metadata: Option<Arc<str>>,
 }
 
 /// What a policy wants done with bodies.

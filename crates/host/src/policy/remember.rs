@@ -430,8 +430,10 @@ fn weight(decision: &Decision) -> usize {
     let named = decision.joining.replaces.iter();
     let named = named.chain(decision.messages.iter().map(|(limit, _)| limit));
     let named: usize = named.map(|name| name.len() + size_of::<String>()).sum();
+    let metadata = decision.joining.metadata.as_ref().map_or(0, |text| text.len());
     verdict
         + memo
+        + metadata
         + refusal
         + fair_key
         + named

@@ -135,7 +135,7 @@ fn what_has_no_counterpart_is_named() {
     );
     assert_eq!(domain.left_out.len(), 2, "{:?}", domain.left_out);
     assert_eq!(domain.text.matches("# left out: ").count(), 2);
-    // Also of what has no limit of its own; and metadata may be anything.
+    // Also of what has no limit of its own.
     let domain = imported(
         "{domain: d, descriptors: [{key: a, value_to_metric: On, metadata: {x: [1, {y: z}]}, descriptors: [{key: b, metadata: {}}]}]}",
     );
@@ -307,6 +307,17 @@ descriptors:
     assert_eq!(lines, ["replaces = [\"read-all\", \"read-all-2\"]", "replaces = [\"write\"]"]);
     assert!(domain.text.contains("name = \"read-all-2\", algorithm"), "{}", domain.text);
     assert_eq!(domain.text.matches("quota_mode = true").count(), 1);
+}
+
+#[test]
+fn metadata_of_what_has_limits_is_told() {
+    let domain = imported(
+        "{domain: d, descriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tier: gold, n: [1]}}]}",
+    );
+    assert_eq!((&domain.wrong[..], &domain.left_out[..]), (&[][..], &[][..]));
+    assert!(domain.text.contains("\nmetadata = { n = [1], tier = \"gold\" }\n"), "{}", domain.text);
+    let wrong = imported("{domain: d, descriptors: [{key: a, metadata: 5}]}").wrong;
+    assert!(wrong[0].contains("descriptors[0].metadata: found \"5\""), "{wrong:?}");
 }
 
 #[test]

@@ -39,10 +39,15 @@ pub(in crate::proxy) struct Share {
     pub(in crate::proxy) is_optional: bool,
     /// If it was left out: its limits, with what they said. They are not in the plan.
     pub(in crate::proxy) left_out: Vec<(Limit, LimitOutcome)>,
+    /// What the policy has the caller told if it has room: the text of a JSON object.
+    pub(in crate::proxy) metadata: Option<Arc<str>>,
 }
 
 /// One for each descriptor, in their order.
 pub(in crate::proxy) type Shares = SmallVec<[Share; 2]>;
+
+/// What the caller is told of each, if it has room.
+type Metadata = SmallVec<[Option<Arc<str>>; 2]>;
 
 /// The descriptors' decisions as one.
 #[derive(Debug)]
@@ -73,7 +78,7 @@ pub(in crate::proxy) fn decide<'a>(
     let asked = ask(question, call, decided);
     let (received, routed) = (question.received, question.routed);
     async move {
-        let (joined, upstream_fields) = match asked {
+        let (joined, upstream_fields, metadata) = match asked {
             Ok(asked) => asked,
             Err(ended) => return (Shares::new(), ended),
         };
@@ -117,6 +122,9 @@ pub(in crate::proxy) fn decide<'a>(
             && call.is_spent
         {
             owe(limiter, routed, debts(plan.limits().iter()));
+        }
+        for (share, metadata) in shares.iter_mut().zip(metadata) {
+            share.metadata = metadata;
         }
         (shares, admitted.map(|()| upstream_fields))
     }
@@ -173,7 +181,8 @@ fn owe<'a>(limiter: &Limiter, routed: &Routed, owing: impl Iterator<Item = &'a L
     }
 }
 
-/// What the policy says of all descriptors, and the fields that it sets on the request.
+/// What the policy says of all descriptors, the fields that it sets on the request, and what the
+/// caller is told of each.
 ///
 /// # Errors
 /// How the call ends without the limits being asked.
@@ -181,7 +190,7 @@ fn ask<'a>(
     question: Question<'_>,
     call: &'a Call,
     decided: &mut Decided,
-) -> Result<(Joined<'a>, PolicyFields), Result<PolicyFields, Refusal>> {
+) -> Result<(Joined<'a>, PolicyFields, Metadata), Result<PolicyFields, Refusal>> {
     let handle = &question.routed.handle;
     let mut asked = Asked::new();
     let (mut upstream_fields, mut response_fields) = (PolicyFields::new(), PolicyFields::new());
@@ -212,6 +221,8 @@ fn ask<'a>(
         return Err(on_policy_error(question.decider, DecisionError::Failed, handle, decided));
     }
     leave_out_replaced(&mut asked);
+    let metadata = asked.iter().map(|(decision, _)| decision.as_ref()?.joining.metadata.clone());
+    let metadata = metadata.collect();
     let joined = join(&asked, call.is_held).and_then(|joined| match call.is_quota {
         true => check_quota(&joined).map(|()| joined),
         false => Ok(joined),
@@ -226,7 +237,7 @@ fn ask<'a>(
         question.note_failure(&wrong, decided);
         Err(Refusal::PolicyFailed)
     })?;
-    Ok((joined, upstream_fields))
+    Ok((joined, upstream_fields, metadata))
 }
 
 /// Checks that units of limits can be handed out.

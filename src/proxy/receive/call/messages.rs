@@ -100,6 +100,8 @@ pub(in crate::proxy) struct RateLimitResponse {
     pub(in crate::proxy) request_headers_to_add: Vec<HeaderValue>,
     #[prost(bytes = "bytes", tag = "5")]
     pub(in crate::proxy) raw_body: bytes::Bytes,
+    #[prost(message, optional, tag = "6")]
+    pub(in crate::proxy) dynamic_metadata: Option<prost_types::Struct>,
 }
 
 /// `Unknown` is never sent: Envoy lets a request with it pass, even when it is told to deny those

@@ -17,6 +17,7 @@ pub(in crate::proxy) mod quota;
 pub(in crate::proxy) mod quota_messages;
 pub(in crate::proxy) mod reflection;
 pub(in crate::proxy) mod rls;
+pub(in crate::proxy) mod structure;
 
 use std::future::poll_fn;
 

@@ -1,12 +1,35 @@
 //! The options of a decision: how much its request matters, whose it is, how a refusal by its
 //! limits is answered, and what it means for other descriptors of a call.
 
+use serde_json::Value;
+
 use super::super::decision::Joining;
 use super::{Pairs, bounded, is_media_type, is_name, shortened};
 use crate::plan::{KEY_BYTES_MAX, LIMITS_MAX, PRIORITY_MAX};
 
 /// Maximum size of the body of a refusal: an error for each message of a batch.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
+
+/// Maximum size of what the caller is told of a descriptor, and how deep it may be nested: what
+/// reads messages of protobuf stops at a depth of 100, and each level here is three of those.
+const METADATA_BYTES_MAX: usize = 4 << 10;
+const METADATA_DEPTH_MAX: usize = 16;
+
+/// Whether a text is an object that callers can be sent.
+fn is_metadata(text: &str) -> bool {
+    fn fits(value: &Value, depth: usize) -> bool {
+        match value {
+            Value::Object(members) if depth > 0 => {
+                members.values().all(|member| fits(member, depth - 1))
+            }
+            Value::Array(items) if depth > 0 => items.iter().all(|item| fits(item, depth - 1)),
+            Value::Object(_) | Value::Array(_) => false,
+            _ => true,
+        }
+    }
+    let read = serde_json::from_str::<Value>(text);
+    read.is_ok_and(|value| value.is_object() && fits(&value, METADATA_DEPTH_MAX))
+}
 
 /// How a refusal by a decision's limits is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,10 +91,19 @@ pub(super) fn read(options: Pairs) -> Result<DecisionOptions, String> {
             }
             "quota-mode" if value == "true" => joining.quota_mode = true,
             "quota-mode" => return Err(wrong(&name, &value, "true")),
+            "metadata" => {
+                bounded("decision.options.metadata", Some(&value), METADATA_BYTES_MAX)?;
+                if !is_metadata(&value) {
+                    let expected =
+                        format!("a JSON object, nested at most {METADATA_DEPTH_MAX} deep");
+                    return Err(wrong(&name, &value, &expected));
+                }
+                joining.metadata = Some(value.into());
+            }
             other => {
                 return Err(format!(
                     "decision.options: found {:?}, expected priority, fair-key, refusal-status, \
-                     refusal-type, refusal-body, replaces or quota-mode",
+                     refusal-type, refusal-body, replaces, quota-mode or metadata",
                     shortened(other)
                 ));
             }
@@ -102,7 +134,27 @@ mod tests {
         let joining =
             options(&[("replaces", "read,write"), ("quota-mode", "true")]).unwrap().joining;
         let replaces = vec!["read".into(), "write".into()];
-        assert_eq!(joining, Joining { replaces, quota_mode: true });
+        assert_eq!(joining, Joining { replaces, quota_mode: true, metadata: None });
+    }
+
+    #[test]
+    fn metadata_is_an_object_of_a_bounded_size_and_depth() {
+        let nested = |depth: usize| format!("{}1{}", "{\"a\":".repeat(depth), "}".repeat(depth));
+        let long = format!("{{\"a\":\"{}\"}}", "x".repeat(METADATA_BYTES_MAX));
+        for (text, is_read) in [
+            ("{}", true),
+            (r#"{"tier": "gold", "list": [1, null, true]}"#, true),
+            (&nested(METADATA_DEPTH_MAX), true),
+            (&nested(METADATA_DEPTH_MAX + 1), false),
+            ("[1]", false),
+            ("1", false),
+            ("{", false),
+            (&long, false),
+        ] {
+            let joining = options(&[("metadata", text)]).map(|read| read.joining);
+            let found = joining.ok().and_then(|joining| joining.metadata);
+            assert_eq!(found.as_deref(), is_read.then_some(text));
+        }
     }
 
     #[test]

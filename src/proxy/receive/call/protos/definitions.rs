@@ -14,6 +14,7 @@ const UNITS: &str = "envoy/type/v3/ratelimit_unit.proto";
 const STRATEGY: &str = "envoy/type/v3/ratelimit_strategy.proto";
 const TOKEN_BUCKET: &str = "envoy/type/v3/token_bucket.proto";
 const DURATION: &str = "google/protobuf/duration.proto";
+const STRUCT: &str = "google/protobuf/struct.proto";
 const WRAPPERS: &str = "google/protobuf/wrappers.proto";
 
 /// All files.
@@ -30,6 +31,7 @@ pub(super) fn all() -> Vec<FileDescriptorProto> {
         unit_file(),
         base(),
         duration(),
+        structure(),
         wrappers(),
     ]
 }
@@ -73,6 +75,7 @@ fn rate_limit_service() -> FileDescriptorProto {
             many(of(3, "response_headers_to_add", ".envoy.config.core.v3.HeaderValue")),
             many(of(4, "request_headers_to_add", ".envoy.config.core.v3.HeaderValue")),
             scalar(5, "raw_body", Type::Bytes),
+            of(6, "dynamic_metadata", ".google.protobuf.Struct"),
         ],
     );
     let limit = DescriptorProto { enum_type: vec![units("Unit")], ..limit };
@@ -85,7 +88,7 @@ fn rate_limit_service() -> FileDescriptorProto {
         ..proto_file(
             "envoy/service/ratelimit/v3/rls.proto",
             "envoy.service.ratelimit.v3",
-            &[BASE, DESCRIPTORS, DURATION],
+            &[BASE, DESCRIPTORS, DURATION, STRUCT],
         )
     }
 }
@@ -344,6 +347,34 @@ fn duration() -> FileDescriptorProto {
     FileDescriptorProto {
         message_type: vec![duration],
         ..proto_file(DURATION, "google.protobuf", &[])
+    }
+}
+
+/// What a JSON object is.
+fn structure() -> FileDescriptorProto {
+    let entry = DescriptorProto {
+        options: Some(MessageOptions { map_entry: Some(true), ..Default::default() }),
+        ..message(
+            "FieldsEntry",
+            vec![scalar(1, "key", Type::String), of(2, "value", ".google.protobuf.Value")],
+        )
+    };
+    let fields = many(of(1, "fields", ".google.protobuf.Struct.FieldsEntry"));
+    let object = DescriptorProto { nested_type: vec![entry], ..message("Struct", vec![fields]) };
+    let kinds = vec![
+        either(of_enum(1, "null_value", ".google.protobuf.NullValue")),
+        either(scalar(2, "number_value", Type::Double)),
+        either(scalar(3, "string_value", Type::String)),
+        either(scalar(4, "bool_value", Type::Bool)),
+        either(of(5, "struct_value", ".google.protobuf.Struct")),
+        either(of(6, "list_value", ".google.protobuf.ListValue")),
+    ];
+    let value = DescriptorProto { oneof_decl: vec![oneof("kind")], ..message("Value", kinds) };
+    let list = message("ListValue", vec![many(of(1, "values", ".google.protobuf.Value"))]);
+    FileDescriptorProto {
+        message_type: vec![object, value, list],
+        enum_type: vec![enumeration("NullValue", &["NULL_VALUE"])],
+        ..proto_file(STRUCT, "google.protobuf", &[])
     }
 }
 

@@ -140,7 +140,7 @@ mod tests {
         };
         let all = names(file_of("envoy.service.ratelimit.v3.RateLimitService").unwrap());
         assert_eq!(all[0], "envoy/service/ratelimit/v3/rls.proto");
-        assert_eq!(all.len(), 6, "{all:?}");
+        assert_eq!(all.len(), 7, "{all:?}");
         assert!(file_of("envoy.service.ratelimit.v3.RateLimitService.ShouldRateLimit").is_some());
         assert!(file_of("envoy.type.v3.RateLimitStrategy.BlanketRule").is_some());
         assert!(file_of("RateLimitService").is_none() && file("rls.proto").is_none());
