@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 
 use crate::listen::{Handler, Peer};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, json_for_terminals};
 use crate::wire::{self, Body, Known, Request, Response};
 
 mod counters;
@@ -190,7 +190,7 @@ impl<V: Views> Admin<V> {
             ),
             PageKind::Reload => {
                 let (status, json) = self.views.reload().await;
-                reply(status, JSON, json)
+                reply(status, JSON, json_for_terminals(json))
             }
         }
     }
@@ -206,7 +206,7 @@ impl<V: Views> Admin<V> {
 /// A reply with JSON, or with why there is none.
 fn shown(page: Result<String, (StatusCode, String)>) -> Response {
     match page {
-        Ok(json) => reply(StatusCode::OK, JSON, json),
+        Ok(json) => reply(StatusCode::OK, JSON, json_for_terminals(json)),
         Err((status, sentence)) => reply(status, TEXT, format!("{sentence}\n")),
     }
 }

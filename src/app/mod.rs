@@ -65,6 +65,7 @@ use crate::reload::{Reason, Watch};
 use crate::telemetry::{self, Metrics, names};
 
 pub use crate::admin::page_paths;
+pub use crate::telemetry::json_for_terminals;
 pub use check::{Checked, check, check_and_reach, outline};
 pub use counters::{CounterError, CounterQuery, KeySelector, counters};
 pub use demo::DemoUpstream;

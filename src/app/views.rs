@@ -12,6 +12,7 @@ use super::build::ConfigBuild;
 use super::counters::{self, CounterError};
 use super::{documents, explain, top};
 use crate::admin::{CounterQuery, TopQuery, Views};
+use crate::config::RouteAction;
 use crate::policy::{self, Module, Policy, PolicyStats};
 use crate::telemetry::Label;
 use crate::upstream::{ConcurrencyStatus, EndpointStatus, Upstream};
@@ -22,7 +23,13 @@ fn describe(built: &ConfigBuild) -> Value {
         .routes
         .iter()
         .map(
-            |route| json!({ "name": route.name, "host": route.host, "path": route.path, "methods": route.methods, "policy": route.policy }),
+            |route| {
+                let (path, domain) = match &route.action {
+                    RouteAction::Decide(domain) => (None, Some(domain)),
+                    _ => (Some(&route.path), None),
+                };
+                json!({ "name": route.name, "host": route.host, "path": path, "domain": domain, "methods": route.methods, "policy": route.policy })
+            },
         )
         .collect();
     let mut policies: Vec<&String> = built.policies.keys().collect();

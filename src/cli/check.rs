@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{CONFIG_DEFAULT, EXIT_CONFIG, wrong_config};
 use crate::app::{self, Checked, ReachResult};
-use crate::cli::print::{errln, outln};
+use crate::cli::print::{errln, outln, print_json};
 use crate::config::{Changes, Config, ConfigErrors, OF_POLICY, Warning};
 
 #[derive(Debug, Args)]
@@ -92,7 +92,7 @@ impl Check {
                     |error| json!({ "file": error.file, "line": error.line, "text": error.text }),
                 );
                 let each: Vec<Value> = each.collect();
-                outln!("{}", json!({ "errors": each, "count": errors.count }));
+                print_json(&json!({ "errors": each, "count": errors.count }));
                 ExitCode::from(EXIT_CONFIG)
             }
             Err(errors) => wrong_config(&errors),
@@ -152,7 +152,7 @@ impl Check {
             members.insert("changes".to_owned(), changes.json());
             members.insert("changes_left_off".to_owned(), changes.left_off().into());
         }
-        outln!("{all}");
+        print_json(&all);
         self.exit_code(checked)
     }
 

@@ -5,6 +5,10 @@ use std::fmt;
 use std::io::{ErrorKind, Write as _};
 use std::process;
 
+use serde_json::Value;
+
+use crate::app::json_for_terminals;
+
 /// The command could not be finished.
 const EXIT_FAILED: i32 = 1;
 
@@ -41,6 +45,11 @@ pub(super) fn to_stdout(text: fmt::Arguments<'_>) {
         }
         process::exit(EXIT_FAILED);
     }
+}
+
+/// Prints a JSON value on a line.
+pub(super) fn print_json(value: &Value) {
+    outln!("{}", json_for_terminals(value.to_string()));
 }
 
 /// There is nowhere to say that this could not be written.

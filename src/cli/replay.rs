@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::{CONFIG_DEFAULT, EXIT_WRONG, wrong, wrong_config};
-use crate::app::{self, ReplayError, ReplayObserver, ReplayRun};
-use crate::cli::print::{err, errln, out, outln};
+use crate::app::{self, ReplayError, ReplayObserver, ReplayRun, json_for_terminals};
+use crate::cli::print::{err, errln, out, print_json};
 use crate::clock;
 use crate::replay::report::{ReplayReport, stopped_line};
 use crate::replay::{
@@ -178,7 +178,7 @@ impl Replay {
 
     fn report(&self, replayed: &ReplayReport, page: Option<Output>) -> ExitCode {
         match self.json {
-            true => outln!("{}", replayed.json()),
+            true => print_json(&replayed.json()),
             false => out!("{}", replayed.text()),
         }
         let Some(Output { path, mut file }) = page else { return ExitCode::SUCCESS };
@@ -276,7 +276,7 @@ impl ReplayObserver for Watch {
     fn stopped(&mut self, record: &Record, client: &Client, seen: &DecidedRequest<'_>) {
         let Some(Output { file, .. }) = &mut self.stopped else { return };
         let name = self.names.get(usize::from(record.file)).map_or("", String::as_str);
-        let line = stopped_line(record, client, name, seen);
+        let line = json_for_terminals(stopped_line(record, client, name, seen).to_string());
         if self.unwritten.is_none()
             && let Err(error) = writeln!(file, "{line}")
         {

@@ -29,7 +29,7 @@ struct Inner {
     classes: [OnceLock<Codes>; 5],
     /// None without a policy.
     decisions: Option<CounterSet<Verdict>>,
-    /// None without a policy.
+    /// None where no route was found.
     refusals: Option<Refusals>,
     request_seconds: Histogram,
     decision_seconds: Histogram,
@@ -43,7 +43,7 @@ impl Tally {
             metrics: metrics.clone(),
             classes: Default::default(),
             decisions: policy.map(|policy| metrics.counters(names::DECISIONS, &[policy])),
-            refusals: policy.map(|_| refusals(metrics, route)),
+            refusals: (route != NO_ROUTE).then(|| refusals(metrics, route, policy.is_some())),
             request_seconds: metrics.times_of(names::REQUEST_SECONDS, &[route]),
             decision_seconds: metrics.histogram(names::DECISION_SECONDS),
             failures: LogThrottle::at_most(FAILURE_LINES_PER_SECOND_MAX),
@@ -105,9 +105,10 @@ impl Tally {
     }
 }
 
-fn refusals(metrics: &Metrics, route: &str) -> Refusals {
+fn refusals(metrics: &Metrics, route: &str, has_policy: bool) -> Refusals {
     let counter = |cause: &Cause| metrics.counter(names::ROUTE_REFUSALS, &[route, cause.label()]);
-    Cause::ALL.iter().map(|cause| cause.is_of_weir().then(|| counter(cause))).collect()
+    let occurs = |cause: &Cause| cause.is_of_weir() && (has_policy || !cause.is_of_policy());
+    Cause::ALL.iter().map(|cause| occurs(cause).then(|| counter(cause))).collect()
 }
 
 impl fmt::Debug for Tally {
@@ -119,6 +120,24 @@ impl fmt::Debug for Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_route_without_a_policy_counts_what_refuses_there() {
+        let metrics = Metrics::new(1);
+        let tallies = ["open", NO_ROUTE].map(|route| Tally::new(&metrics, route, None));
+        for tally in &tallies {
+            Cause::ALL.iter().for_each(|cause| tally.refused(*cause));
+        }
+        let text = metrics.encode();
+        let counted: Vec<&str> =
+            text.lines().filter(|line| line.starts_with("weir_route_refusals_total{")).collect();
+        assert_eq!(
+            counted,
+            ["overload", "maintenance"].map(|cause| format!(
+                "weir_route_refusals_total{{route=\"open\",cause=\"{cause}\"}} 1"
+            ))
+        );
+    }
 
     #[test]
     fn answers_and_decisions_are_counted_under_their_labels() {

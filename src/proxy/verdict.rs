@@ -72,6 +72,20 @@ impl Verdict {
 }
 
 impl Cause {
+    /// Its word, for people and for metrics.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        self.label()
+    }
+
+    /// Whether a policy or its limits refused.
+    pub(super) fn is_of_policy(self) -> bool {
+        match self {
+            Self::Limit | Self::Denial | Self::Store | Self::PolicyError => true,
+            Self::Overload | Self::Maintenance | Self::Upstream | Self::Request => false,
+        }
+    }
+
     /// Whether Weir itself refused, and not because the request could not be served by anybody.
     pub(super) fn is_of_weir(self) -> bool {
         match self {

@@ -53,7 +53,7 @@ macro_rules! names {
 names! {
     Counter REQUESTS "weir_requests" ["route", "code"] "Requests answered, by route and status code";
     Counter DECISIONS "weir_decisions" ["policy", "decision"] "Policy decisions: admitted, refused, bypassed, denied, degraded, local, unavailable, failed (the policy, and the request was refused), uncounted (it failed, and the request was let through)";
-    Counter ROUTE_REFUSALS "weir_route_refusals" ["route", "cause"] "Requests that Weir refused on this route, by cause: limit, denial (by the policy), store (a counter could not be reached), policy_error (the policy failed), overload, maintenance";
+    Counter ROUTE_REFUSALS "weir_route_refusals" ["route", "cause"] "Requests that Weir refused on this route, by cause: limit, denial (by the policy), store (a counter could not be reached), policy_error (the policy failed), overload, maintenance; of a route without a policy the last two";
     Counter LIMIT_REFUSALS "weir_limit_refusals" ["policy", "limit"] "Requests that this limit refused, or let through with less than they asked for (partial)";
     Counter LIMIT_REFUSALS_HELD "weir_limit_refusals_held" ["policy", "limit"] "Requests that this limit refused while requests under way on this proxy had reserved enough units that they may give back";
     Counter LIMIT_WOULD_REFUSE "weir_limit_would_refuse" ["policy", "limit"] "Requests that this shadow limit would have refused";
