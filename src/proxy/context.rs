@@ -16,7 +16,7 @@ use crate::listen::Peer;
 use crate::proxy::decide::Decided;
 use crate::proxy::decisions::held::{Expiry, HeldDecision};
 use crate::proxy::forward::Sent;
-use crate::proxy::forward::sent::REQUEST_TIMEOUT;
+use crate::proxy::forward::sent::{self, REQUEST_TIMEOUT};
 use crate::proxy::forward::tunnel::{Transferred, TunnelEnd};
 use crate::proxy::live::LocalSnapshot;
 use crate::proxy::receive::call::api;
@@ -252,7 +252,7 @@ impl RequestContext {
     /// Why it ended before its reply did: the client left, or the grace period of a shutdown is
     /// over.
     fn abort_reason(&self) -> &'static str {
-        if self.routed.handle.is_cut() { "shutdown" } else { "client-gone" }
+        if self.routed.handle.is_cut() { "shutdown" } else { sent::CLIENT_GONE }
     }
 
     fn finish(&mut self, end: End) {

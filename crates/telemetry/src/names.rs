@@ -72,7 +72,7 @@ names! {
     Counter TAKES_UNKNOWN "weir_takes_unknown" [] "Takes whose outcome is unknown: their charge stands until it expires";
     Counter SETTLES_DROPPED "weir_settles_dropped" ["kind"] "Settling calls dropped because the queue was full: give_back, charge, reset";
     Counter SETTLES_FAILED "weir_settles_failed" ["kind"] "Settling calls that failed: give_back, charge, reset and renewal (of a concurrency lease) got no answer, charge_refused no longer fitted, debt_full exceeded the limit's debt";
-    Counter UPSTREAM_ERRORS "weir_upstream_errors" ["upstream", "cause"] "Upstream failures: connect, tls, timeout, cut, protocol, overload, shed, share, descriptors, body";
+    Counter UPSTREAM_ERRORS "weir_upstream_errors" ["upstream", "cause"] "Upstream failures: connect, tls, timeout, cut, protocol, overload, shed, share, descriptors; and body (the request's own was malformed, too large or too slow)";
     Counter UPSTREAM_SHED "weir_upstream_shed" ["upstream", "reason"] "Requests that got no place at an upstream with `concurrency`, by reason: waited (for `max_wait`), full (as many waited as may), displaced (one of a higher priority, or of a sender with less, took its turn)";
     Counter MIRRORED_REQUESTS "weir_mirrored_requests" ["route", "result"] "Copies of requests for the upstream of a route's `mirror`: answered, failed, and those that were not sent: too_large (a body longer than `body_bytes`), overload (too many copies were under way), incomplete (the request itself broke off)";
     Counter UPSTREAM_EJECTIONS "weir_upstream_ejections" ["upstream", "endpoint"] "Times that an endpoint, or one of its addresses, was ejected because it failed";
@@ -101,7 +101,7 @@ names! {
     Gauge CONFIG_APPLIED "weir_config_applied_timestamp_seconds" [] "When the running configuration was applied, in Unix seconds";
     Gauge CONFIG_HASH "weir_config_hash" [] "A number for what the running configuration says about policies, routes and the store, with the files named there: the same on all proxies on which that is the same";
     OptionalGauge CERTIFICATES_EXPIRE "weir_certificates_expire_timestamp_seconds" [] "When the first certificate of a listener expires, in Unix seconds; absent without TLS";
-    Histogram REQUEST_SECONDS "weir_request_duration_seconds" ["route"] "Time from the request's headers to the end of the response, by route, in seconds";
+    Histogram REQUEST_SECONDS "weir_request_duration_seconds" ["route"] "Time from the request's headers to the end of the response, by route, in seconds; upgraded connections are not included";
     Histogram DECISION_SECONDS "weir_decision_duration_seconds" [] "Time to decide, from the request's arrival: routing, policy and limits, in seconds";
     Histogram UPSTREAM_SECONDS "weir_upstream_duration_seconds" ["upstream"] "Time from handing a request to this upstream to the head of its reply, in seconds; requests without a reply are not included";
     Histogram UPSTREAM_WAIT_SECONDS "weir_upstream_wait_duration_seconds" ["upstream"] "Time that requests waited for a place at an upstream with `concurrency`, in seconds; those that found one at once are not included";

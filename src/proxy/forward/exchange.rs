@@ -57,7 +57,13 @@ impl Exchange for UpstreamExchange {
             // Boxed: few routes have a timeout, and every connection would carry its state.
             Some(timeout) => {
                 let sending = upstream.send_noting(request, &sender, place, began, reached);
-                Box::pin(send_within(timeout, upstream, sending)).await
+                match Box::pin(send_within(timeout, sending)).await {
+                    Ok(reply) => reply,
+                    Err(Overdue { is_uploading }) => {
+                        sent.overdue(Some(began));
+                        Err(upstream.overdue(is_uploading))
+                    }
+                }
             }
         }
     }
@@ -74,25 +80,36 @@ async fn wait(
     let waiting = upstream.place(sender);
     let place = match &sent.timeout {
         None => waiting.await?,
-        Some(timeout) => tokio::time::timeout_at(timeout.deadline.into(), waiting)
-            .await
-            .unwrap_or_else(|_| Err(upstream.overdue_unsent()))?,
+        Some(timeout) => match tokio::time::timeout_at(timeout.deadline.into(), waiting).await {
+            Ok(place) => place?,
+            Err(_) => {
+                sent.overdue(None);
+                return Err(upstream.overdue_unsent());
+            }
+        },
     };
     sent.ending = ending;
     Ok(place)
 }
 
+/// The time for the whole request is over.
+struct Overdue {
+    /// The client had not sent all of it.
+    is_uploading: bool,
+}
+
 /// Waits for the upstream's reply, within the time for the whole request.
 async fn send_within(
     timeout: &RequestTimeout,
-    upstream: &Upstream,
     sending: impl Future<Output = Result<Response, UpstreamError>>,
-) -> Result<Response, UpstreamError> {
+) -> Result<Result<Response, UpstreamError>, Overdue> {
     // Kept alive past the deadline: to `is_uploading`, dropping the body would look like its end.
     let sending = pin!(sending);
     match tokio::time::timeout_at(timeout.deadline.into(), sending).await {
-        Ok(Ok(reply)) => Ok(Response { body: reply.body.with_deadline(timeout.deadline), ..reply }),
-        Ok(failed) => failed,
-        Err(_) => Err(upstream.overdue(timeout.is_uploading())),
+        Ok(Ok(reply)) => {
+            Ok(Ok(Response { body: reply.body.with_deadline(timeout.deadline), ..reply }))
+        }
+        Ok(failed) => Ok(failed),
+        Err(_) => Err(Overdue { is_uploading: timeout.is_uploading() }),
     }
 }

@@ -13,13 +13,16 @@ use crate::proxy::receive::Received;
 use crate::proxy::refusal::Refusal;
 use crate::telemetry::Label as _;
 use crate::upstream::{SendRecord, Upstream, UpstreamError};
-use crate::wire::{Body, BodyEnd, BodyError, Response};
+use crate::wire::{Body, BodyEnd, BodyError, BodyOutcome, Response};
 
-/// The request's body has not ended yet.
+/// Not all of the request's body has come.
 pub(in crate::proxy) const BYTES_UNKNOWN: u64 = u64::MAX;
 
 /// The fact that says how long a request's body was. Counted only where it is asked for.
 pub(in crate::proxy) const REQUEST_BYTES: &str = "request.bytes";
+
+/// The failure of a request whose client went away before the reply was whole.
+pub(in crate::proxy) const CLIENT_GONE: &str = "client-gone";
 
 /// The failure of a request whose time was over before its reply was whole.
 pub(in crate::proxy) const REQUEST_TIMEOUT: &str = "request-timeout";
@@ -33,7 +36,7 @@ pub(in crate::proxy) struct Sent {
     pub(in crate::proxy) failure: Option<&'static str>,
     /// The protocol that the client asks to switch to, until the upstream agrees.
     pub(in crate::proxy) upgrade: Option<Box<UpgradeRequest>>,
-    /// Bytes of the request's body once it has ended. Only counted if something reads it.
+    /// Bytes of the request's body once all of it has come. Only counted if something reads it.
     pub(in crate::proxy) request_bytes: Option<Arc<AtomicU64>>,
     /// Set if the route limits the time for the whole request.
     pub(in crate::proxy) timeout: Option<Box<RequestTimeout>>,
@@ -41,6 +44,8 @@ pub(in crate::proxy) struct Sent {
     pub(in crate::proxy) reached: Option<SendRecord>,
     /// Whether the reply is an upstream's.
     pub(in crate::proxy) by_upstream: bool,
+    /// Its time was over before there was one.
+    is_overdue: bool,
 }
 
 /// The time limit on a whole request.
@@ -69,6 +74,7 @@ impl Sent {
             timeout: None,
             reached: received.notes_sending().then(SendRecord::default),
             by_upstream: false,
+            is_overdue: false,
         }
     }
 
@@ -81,7 +87,11 @@ impl Sent {
         if arrived.is_some() {
             return body;
         }
-        body.on_end(move |end: &BodyEnd| bytes.store(end.bytes, Ordering::Relaxed))
+        body.on_end(move |end: &BodyEnd| {
+            if end.outcome == BodyOutcome::Complete {
+                bytes.store(end.bytes, Ordering::Relaxed);
+            }
+        })
     }
 
     /// Limits the whole request to `timeout`, if there is one. The end of its body is then
@@ -101,6 +111,14 @@ impl Sent {
             body.on_end(move |_: &BodyEnd| sent.store(true, Ordering::Relaxed))
         } else {
             body
+        }
+    }
+
+    /// Records that the request's time is over. It began to be sent at `began`, if it was.
+    pub(super) fn overdue(&mut self, began: Option<Instant>) {
+        self.is_overdue = true;
+        if let (Some(began), Some(reached)) = (began, &mut self.reached) {
+            reached.took = Some(clock::monotonic().saturating_duration_since(began));
         }
     }
 
@@ -140,6 +158,8 @@ impl Sent {
         self.failure = Some(match error.body {
             // Its client took all of the request's time to send it.
             Some(BodyError::Overdue) => REQUEST_TIMEOUT,
+            Some(BodyError::Cut(_) | BodyError::Reset) => CLIENT_GONE,
+            _ if self.is_overdue => REQUEST_TIMEOUT,
             _ => error.cause.label(),
         });
         if error.body.is_none() && self.ending != Ending::Withdrawn {

@@ -1,5 +1,7 @@
 //! The access log: which fields a line has, and what is in them.
 
+use std::io::Write as _;
+
 use serde_json::Value;
 
 use crate::harness::client::{get, raw};
@@ -165,4 +167,36 @@ fn a_field_that_does_not_exist_is_an_error_with_its_line() {
     assert!(told.contains("log.access_fields[1]: found \"user-agent\""), "{told}");
     assert!(told.contains(&format!("proxy.toml:{line}:")), "{told}");
     assert!(told.contains("the nearest known name is `user_agent`"), "{told}");
+}
+
+#[test]
+fn a_request_whose_time_is_over_says_so_and_how_long_it_waited() {
+    let upstream = Upstream::start();
+    let toml = Toml::new()
+        .upstream("api", &upstream.url(), "")
+        .route("name = \"api\"\npath = \"/*\"\nupstream = \"api\"\ntimeouts.request = \"200ms\"");
+    let fields = ["path", "status", "failure", "upstream", "upstream_ms"];
+    let weir = Weir::start(&logging(&toml, &fields));
+    upstream.hold();
+    let reply = raw(weir.http, request("/a").as_bytes(), crate::harness::TIMEOUT);
+    assert!(reply.starts_with("HTTP/1.1 504 "), "{reply}");
+    let line = line_of(&weir, "/a");
+    assert_eq!((&line["status"], &line["failure"]), (&504.into(), &"request-timeout".into()));
+    assert!(line["upstream_ms"].as_f64().unwrap() >= 150.0, "{line}");
+}
+
+#[test]
+fn a_client_that_leaves_while_it_sends_its_body_is_no_failure_of_the_upstream() {
+    let upstream = Upstream::start();
+    let toml = simple(&upstream.url(), &[LIMIT]);
+    let fields = ["path", "status", "failure", "bytes_in"];
+    let weir = Weir::start(&logging(&toml, &fields));
+    let mut stream = std::net::TcpStream::connect(weir.http).unwrap();
+    stream.write_all(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello").unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let line = line_of(&weir, "/a");
+    assert_eq!((&line["status"], &line["failure"]), (&499.into(), &"client-gone".into()), "{line}");
+    assert!(line["bytes_in"].is_null(), "not all of it came: {line}");
+    assert_eq!(weir.metric("weir_upstream_errors_total{upstream=\"api\",cause=\"body\"}"), 0);
+    drop(stream);
 }

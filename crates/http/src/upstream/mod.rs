@@ -341,6 +341,8 @@ impl Upstream {
         let took = clock::monotonic().saturating_duration_since(began);
         match &reply {
             Ok(_) => self.0.seconds.observe(took),
+            // Its client has gone away, and nothing has failed.
+            Err(error) if error.is_client_gone() => {}
             Err(error) => self.0.count(error.cause),
         }
         if let Some(reached) = reached {
@@ -622,6 +624,11 @@ impl UpstreamError {
 
     fn sent(cause: Cause) -> Self {
         Self { cause, sent: true, body: None }
+    }
+
+    /// Whether it is the request's client that went away.
+    fn is_client_gone(&self) -> bool {
+        matches!(self.body, Some(BodyError::Cut(_) | BodyError::Reset))
     }
 
     /// The request's own body failed.
