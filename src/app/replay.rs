@@ -134,9 +134,9 @@ fn decide(
     let mut requests = 0;
     for batch in std::iter::once(first).chain(batches.iter()) {
         let Batch { records, clients: new } = batch;
-        lane.clients.extend(new.iter().map(|client| TrialClient::new(client.address)));
+        lane.meet(&new);
         if let Some((other, _)) = &mut other {
-            other.clients.extend(new.iter().map(|client| TrialClient::new(client.address)));
+            other.meet(&new);
         }
         clients.extend(new);
         for record in &records {
@@ -205,6 +205,11 @@ impl Lane {
         })
     }
 
+    /// Adds the next clients.
+    fn meet(&mut self, new: &[Client]) {
+        self.clients.extend(new.iter().map(|client| self.trial.client(client.address)));
+    }
+
     /// Takes a request to its decision, after all that had ended by then.
     fn pass<T>(
         &mut self,
@@ -242,7 +247,7 @@ impl Lane {
             Some(Ok(Some(passing))) => passing,
             Some(Err(unusable)) => return see(&unreadable(&unusable)),
             // Can't happen: each request is decided, and a batch has the clients of its requests.
-            Some(Ok(None)) | None => return see(&unrouted(Verdict::Failed, None)),
+            Some(Ok(None)) | None => return see(&unrouted(Verdict::Failed)),
         };
         let decider = decider(&passing.decided);
         let saw = see(&seen(&passing.decided, decider));
@@ -273,10 +278,12 @@ impl Lane {
 /// What can't be read is answered 400 before it has a route.
 fn unreadable(unusable: &InvalidRequest) -> DecidedRequest<'_> {
     let InvalidRequest { found, expected } = unusable;
-    unrouted(Verdict::Rejected, Some(Rejection { check: unusable.check(), found, expected }))
+    let rejection = Rejection { check: unusable.check(), found: found.as_str(), expected };
+    let cause = Some(account::Cause::Request.word());
+    DecidedRequest { cause, rejection: Some(rejection), ..unrouted(Verdict::Rejected) }
 }
 
-fn unrouted<'a>(verdict: Verdict, rejection: Option<Rejection<&'a str>>) -> DecidedRequest<'a> {
+fn unrouted<'a>(verdict: Verdict) -> DecidedRequest<'a> {
     DecidedRequest {
         verdict,
         route: None,
@@ -285,7 +292,8 @@ fn unrouted<'a>(verdict: Verdict, rejection: Option<Rejection<&'a str>>) -> Deci
         outcomes: &[],
         settles: false,
         passes_in_us: None,
-        rejection,
+        cause: None,
+        rejection: None,
     }
 }
 
@@ -311,6 +319,7 @@ fn seen<'a>(decided: &'a ReplayDecision, policy: Option<Decider<'a>>) -> Decided
         outcomes,
         settles: decided.settles,
         passes_in_us: passes_in.and_then(|wait| u64::try_from(wait.as_micros()).ok()),
+        cause: decided.cause.map(account::Cause::word),
         rejection: decided.rejection().map(|it| Rejection {
             check: it.check,
             found: it.found.as_ref(),

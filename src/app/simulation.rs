@@ -12,12 +12,14 @@ use crate::config::{Config, ConfigErrors, Warning};
 use crate::engine::{self, EmbeddedSettings};
 use crate::plan::LimitOutcome;
 use crate::policy::Policy;
-use crate::proxy::account::Account;
+use crate::proxy::account::{Account, LimitAccount};
 use crate::proxy::trial::{AdmittedRequest, InvalidRequest, Trial, TrialReply, TrialRequest};
 use crate::telemetry::{Access, Metrics, SettingError};
 
 /// Maximum number of counters.
 const KEYS_MAX: usize = 10_000_000;
+/// The least time that a request can take.
+const MOMENT: Duration = Duration::from_micros(1);
 
 /// A configuration in virtual time, with its own counters in memory.
 #[derive(Debug)]
@@ -122,6 +124,25 @@ impl Simulation {
         Ok(SimulatedReply { account, left, under_way })
     }
 
+    /// [`send`](Self::send) for one of several requests that are sent at one moment: what it takes
+    /// of a limit of requests in flight, it has until time goes on.
+    ///
+    /// # Errors
+    /// It is not a request that a client could send.
+    pub fn send_together(
+        &mut self,
+        request: &TrialRequest,
+        reply: TrialReply,
+    ) -> Result<SimulatedReply, InvalidRequest> {
+        let begun = self.trial.begin(request)?;
+        let holds = |of: &LimitAccount| of.took > 0 && of.limit.algorithm.holds();
+        let holds = begun.account().limits.iter().any(holds);
+        let after = if holds { MOMENT } else { Duration::ZERO };
+        let (account, under_way) = self.go_on(begun, reply, after);
+        let left = self.trial.look(&account);
+        Ok(SimulatedReply { account, left, under_way })
+    }
+
     /// [`send`](Self::send) for many requests: without asking what is left. Returns the number of
     /// the request, too, if it is still under way.
     ///
@@ -134,9 +155,19 @@ impl Simulation {
         after: Duration,
     ) -> Result<(Account, Option<u64>), InvalidRequest> {
         let begun = self.trial.begin(request)?;
+        Ok(self.go_on(begun, reply, after))
+    }
+
+    /// Has a request's upstream reply this long after it got it.
+    fn go_on(
+        &mut self,
+        begun: AdmittedRequest,
+        reply: TrialReply,
+        after: Duration,
+    ) -> (Account, Option<u64>) {
         let took = begun.account().delay + after;
         if !begun.is_sent() || took.is_zero() {
-            return Ok((self.trial.end(begun, reply, took), None));
+            return (self.trial.end(begun, reply, took), None);
         }
         let account = begun.account().clone();
         self.sent += 1;
@@ -144,7 +175,7 @@ impl Simulation {
         let now = u64::try_from(self.clock.wall_us() - self.start_us).unwrap_or(0);
         self.under_way.push(Reverse((now.saturating_add(micros(took)), number)));
         self.waiting.insert(number, PendingReply { request: begun, reply, took });
-        Ok((account, Some(number)))
+        (account, Some(number))
     }
 
     fn set(&self, since_start_us: u64) {

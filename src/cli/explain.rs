@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use super::{CONFIG_DEFAULT, request, words, wrong, wrong_config};
 use crate::app::{self, SimulatedReply, Simulation};
-use crate::cli::print::{out, outln};
+use crate::cli::print::{out, print_json};
 use crate::clock::Clock;
 use crate::plan::{Enforcement, LimitOutcome, Role};
 use crate::policy;
-use crate::proxy::account::{Account, LimitAccount, Verdict};
+use crate::proxy::account::{Account, Cause, LimitAccount, Verdict};
 use crate::proxy::trial::{TrialReply, TrialRequest};
 
 /// The first requests of `--times` that are shown, besides those where the verdict changes, and the
@@ -34,8 +34,8 @@ pub(super) struct Explain {
     /// before `from` and before a word that ends with a colon. Can be given several times
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = request::header)]
     headers: Vec<(String, String)>,
-    /// The name of the listener that it comes to; the first one of the configuration if none is
-    /// named
+    /// The name of the listener that it comes to; if none is named, the first one of the
+    /// configuration that neither redirects to https nor answers calls for decisions
     #[arg(long, value_name = "NAME")]
     listener: Option<String>,
     /// The request's body
@@ -87,7 +87,7 @@ impl Explain {
             Err(message) => return wrong(&message),
         };
         if self.json {
-            outln!("{}", self.as_json(&asked, &shown));
+            print_json(&self.as_json(&asked, &shown));
         } else {
             out!("{}", self.as_text(&asked, &shown));
         }
@@ -102,9 +102,12 @@ impl Explain {
     ) -> Result<Vec<ShownRequest>, String> {
         let (mut shown, mut before) = (Vec::new(), None);
         for nth in 1..=self.times {
-            let ran = simulation
-                .send(asked, TrialReply::answer(self.status), Duration::ZERO)
-                .map_err(|unusable| unusable.to_string())?;
+            let reply = TrialReply::answer(self.status);
+            let ran = match self.times {
+                1 => simulation.send(asked, reply, Duration::ZERO),
+                _ => simulation.send_together(asked, reply),
+            };
+            let ran = ran.map_err(|unusable| unusable.to_string())?;
             let verdict = ran.account.verdict;
             let changed = before.replace(verdict) != Some(verdict);
             if changed || nth <= SHOWN_MAX || nth == self.times {
@@ -122,7 +125,7 @@ impl Explain {
         );
         for ShownRequest { nth, ran } in shown {
             let account = &ran.account;
-            let verdict = words::verdict(account.verdict, account.status);
+            let verdict = words::outcome(account);
             let refusing: Vec<&str> = account.refusing().map(|of| of.limit.name.as_str()).collect();
             let by = match refusing.is_empty() {
                 true => String::new(),
@@ -197,9 +200,14 @@ fn one(ShownRequest { nth, ran }: &ShownRequest) -> Value {
     };
     json!({
         "nth": nth,
-        "verdict": words::verdict(account.verdict, None),
+        "verdict": match account.to_https {
+            Some(_) => "redirected".to_owned(),
+            None => words::verdict(account.verdict, None),
+        },
         "status": account.status,
+        "redirected_to": account.to_https,
         "route": account.route,
+        "cause": account.cause.map(Cause::word),
         "rejection": account.rejection.as_ref().map(app::rejection_json),
         "policy": account.policy,
         "facts": facts,

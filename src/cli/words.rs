@@ -9,7 +9,7 @@ pub(super) use crate::plan::{
     algorithm_text as algorithm, duration_text as time, wait_text as wait,
 };
 use crate::policy;
-use crate::proxy::account::{Account, LimitAccount, Verdict};
+use crate::proxy::account::{Account, Cause, LimitAccount, Verdict};
 use crate::proxy::trial::TrialRequest;
 
 /// `admitted`, `denied 403`.
@@ -19,6 +19,14 @@ pub(super) fn verdict(verdict: Option<Verdict>, status: Option<u16>) -> String {
     match status.filter(|_| tells) {
         Some(status) => format!("{word} {status}"),
         None => word.to_owned(),
+    }
+}
+
+/// What became of a request: `admitted`, `denied 403`, `308 redirected to https`.
+pub(super) fn outcome(account: &Account) -> String {
+    match (&account.to_https, account.status) {
+        (Some(_), Some(status)) => format!("{status} redirected to https"),
+        _ => verdict(account.verdict, account.status),
     }
 }
 
@@ -47,7 +55,12 @@ pub(super) fn reason(account: &Account) -> String {
             "the policy failed, see the log line above, and on_policy_error let it through"
                 .to_owned()
         }
-        (None, _) => rejected(account),
+        (None, _) => match &account.to_https {
+            Some(url) => {
+                format!("its listener redirects to {}, before a route is looked for", quoted(url))
+            }
+            None => rejected(account),
+        },
         _ if account.route.is_none() => "Weir answers it itself".to_owned(),
         _ if account.policy.is_none() => "the route has no policy".to_owned(),
         _ => "the policy asked no limit".to_owned(),
@@ -62,9 +75,14 @@ fn rejected(account: &Account) -> String {
         Some(_) => "before its limits were asked",
     };
     let mut text = format!("refused{} {when}", status.unwrap_or_default());
-    if let Some(rejection) = &account.rejection {
-        let _ = write!(text, ", {rejection}");
-    }
+    let _ = match (&account.rejection, account.cause) {
+        (Some(rejection), _) => write!(text, ", {rejection}"),
+        (None, Some(Cause::Maintenance)) => {
+            write!(text, ", since the route is being worked on (maintenance)")
+        }
+        (None, Some(cause)) => write!(text, ", for the cause `{}`", cause.word()),
+        (None, None) => Ok(()),
+    };
     text
 }
 

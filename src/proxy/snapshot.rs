@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode};
 
 use crate::limit::Limiter;
+use crate::listen::Serves;
 use crate::proxy::decide::Decider;
 use crate::proxy::decide::facts::RouteTraits;
 use crate::proxy::forward::extras::RequestExtras;
@@ -24,7 +25,7 @@ use crate::proxy::route::routes::{Matcher, RoutingError};
 use crate::proxy::route::tables::{Table, Tables};
 use crate::proxy::route::trie::{Match, Pattern, UnreachedRoute};
 use crate::proxy::settings::{
-    self, EncodedSlash, FieldStyle, Paths, Respond, RouteSettings, Settings,
+    self, EncodedSlash, FieldStyle, Paths, Respond, RouteSettings, Settings, Unrouted,
 };
 use crate::proxy::tally::NO_ROUTE;
 use crate::telemetry::{Metrics, SettingError};
@@ -226,13 +227,33 @@ impl Snapshot {
         Ok(Self { settings, tables, limiter, table, domains, no_route })
     }
 
-    /// The same for trials, whose requests are for a route: none is redirected to https, a check of
-    /// an authority, or a question of another proxy.
+    /// The same for trials, of whose requests none is a check of an authority, or a question of
+    /// another proxy.
     #[must_use]
     pub fn for_trials(mut self) -> Self {
-        self.settings.unrouted = None;
-        self.settings.serves = None;
+        let settings = &mut self.settings;
+        let redirects =
+            settings.unrouted.take().filter(|it| it.https_ports.iter().any(Option::is_some));
+        settings.unrouted = redirects
+            .map(|it| Arc::new(Unrouted { challenges: None, https_ports: it.https_ports.clone() }));
+        let asked = |serves: &Serves| match serves {
+            Serves::Decisions => Serves::Decisions,
+            _ => Serves::Requests,
+        };
+        settings.serves = settings.serves.take().map(|all| all.iter().map(asked).collect());
         self
+    }
+
+    /// The listener that a trial's requests come to, unless they name one: the first whose requests
+    /// are for routes.
+    pub(super) fn trial_listener(&self) -> usize {
+        let Settings { listeners, unrouted, .. } = &self.settings;
+        let redirects = |index: usize| {
+            unrouted.as_ref().is_some_and(|it| matches!(it.https_ports.get(index), Some(Some(_))))
+        };
+        let is_routed =
+            |index: &usize| self.settings.serves(*index) != Serves::Decisions && !redirects(*index);
+        (0..listeners.len()).find(is_routed).unwrap_or(0)
     }
 
     /// The route for a request. A preflight without a route of its own gets the route of the

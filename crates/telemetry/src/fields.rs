@@ -38,6 +38,8 @@ labels! {
         Referer = "referer",
         /// The header field `User-Agent`.
         UserAgent = "user_agent",
+        /// What the listener serves that it came to, if that is not requests.
+        Serves = "serves",
         /// The name of the token of a call for a decision.
         Caller = "caller",
         /// The domain that a call for a decision is about.

@@ -53,7 +53,7 @@ pub(super) fn decided(
         let same = verdict == account.verdict
             && status.is_none_or(|status| Some(status) == account.status);
         if !same {
-            let is = words::verdict(account.verdict, account.status);
+            let is = words::outcome(account);
             found.push(place.difference("expect", &is, words::verdict(verdict, status), help()));
             // What else differs follows from that.
             return found;
@@ -78,7 +78,7 @@ pub(super) fn decided(
             (Some(Verdict::Refused | Verdict::Denied), None) => {
                 "no time after which it passes".to_owned()
             }
-            (_, None) => words::verdict(account.verdict, account.status),
+            (_, None) => words::outcome(account),
             (_, Some(is)) => words::time(is),
         };
         found.push(place.difference("retry_after", &is, words::time(wait), help()));
@@ -175,7 +175,7 @@ fn pairs(
 fn no_limit(account: &Account) -> String {
     let names: Vec<&str> = account.limits.iter().map(|of| of.limit.name.as_str()).collect();
     if names.is_empty() {
-        format!("no limit, as it was {}", words::verdict(account.verdict, account.status))
+        format!("no limit, as it was {}", words::outcome(account))
     } else {
         format!("no such limit, only {}", names.join(", "))
     }

@@ -56,11 +56,7 @@ pub(super) fn run(inspect: &Inspect) -> ExitCode {
     out!("{}", described(&loaded));
     let code = match loaded.simulation.send(&asked, TrialReply::answer(200), Duration::ZERO) {
         Ok(ran) => {
-            outln!(
-                "{}: {}",
-                words::request(&asked),
-                words::verdict(ran.account.verdict, ran.account.status)
-            );
+            outln!("{}: {}", words::request(&asked), words::outcome(&ran.account));
             out!("{}", words::account(&ran.account, &ran.left));
             if matches!(ran.account.verdict, Some(Verdict::Failed | Verdict::Uncounted)) {
                 // The log has the cause. Times of calls that fail say nothing.

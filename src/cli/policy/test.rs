@@ -190,7 +190,7 @@ impl ExplanationPrinter {
 /// The verdict in words, and what decided.
 fn verdict(ran: &SimulatedReply) -> String {
     let SimulatedReply { account, .. } = ran;
-    let mut said = words::verdict(account.verdict, account.status);
+    let mut said = words::outcome(account);
     let refusing: Vec<&str> = account.refusing().map(|of| of.limit.name.as_str()).collect();
     if !refusing.is_empty() {
         said = format!("{said} by {}", refusing.join(" and "));

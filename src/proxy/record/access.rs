@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use super::data::Record;
 use super::text::{cut_method, digits, timestamp};
 use crate::limit::KeyDigest;
+use crate::listen::Serves;
 use crate::plan::{Enforcement, Role};
 use crate::proxy::decide::Decided;
 use crate::proxy::forward::sent::BYTES_UNKNOWN;
@@ -161,6 +162,9 @@ impl Line {
         }
         self.kept(AccessField::Referer, kept);
         self.kept(AccessField::UserAgent, kept);
+        if received.serves != Serves::Requests {
+            self.text(AccessField::Serves, received.serves.label());
+        }
         if let Some(call) = kept.and_then(|kept| kept.call.as_deref()) {
             self.call(call, record.routed.handle.insight.shows_keys());
         }

@@ -10,7 +10,7 @@ use crate::limit::Scope;
 use crate::plan::{Limit, LimitOutcome, Plan, PlanOutcome};
 use crate::policy::{self, Decision};
 use crate::proxy::receive::text::latin1;
-use crate::proxy::verdict::{Rejection, Verdict};
+use crate::proxy::verdict::{Cause, Rejection, Verdict};
 use crate::wire::Response;
 
 /// How a request was decided.
@@ -38,8 +38,12 @@ pub struct Account {
     pub retry_after: Option<Duration>,
     /// The header fields of the reply that the client sees.
     pub headers: Vec<(String, String)>,
+    /// Why it was refused.
+    pub cause: Option<Cause>,
     /// What is wrong with it, if it was rejected for that.
     pub rejection: Option<Rejection>,
+    /// The URL that its listener redirects it to, over https.
+    pub to_https: Option<String>,
     pub(in crate::proxy) scope: Option<Arc<Scope>>,
 }
 
@@ -86,6 +90,7 @@ pub(in crate::proxy) struct Parts<'a> {
     pub(in crate::proxy) outcome: Option<&'a PlanOutcome>,
     /// Units that were taken of some limits instead of their cost.
     pub(in crate::proxy) less: Option<u64>,
+    pub(in crate::proxy) cause: Option<Cause>,
     pub(in crate::proxy) rejection: Option<&'a Rejection>,
 }
 
@@ -102,7 +107,9 @@ impl Account {
             delay: Duration::ZERO,
             retry_after: None,
             headers: Vec::new(),
+            cause: None,
             rejection: None,
+            to_https: None,
             scope: None,
         }
     }
@@ -118,6 +125,7 @@ impl Account {
             limits: parts.limits(),
             delay: Duration::from_micros(admitted.map_or(0, PlanOutcome::delay_us)),
             retry_after: parts.retry_after(),
+            cause: parts.cause,
             rejection: parts.rejection.cloned(),
             scope: parts.scope.cloned(),
             ..Self::rejected()
@@ -152,7 +160,7 @@ impl LimitAccount {
 impl<'a> Parts<'a> {
     pub(in crate::proxy) fn verdict(&self) -> Option<Verdict> {
         // No policy was to be asked: of a route without one, or for `OPTIONS *`.
-        let admits = self.rejection.is_none() && self.scope.is_none();
+        let admits = self.cause.is_none() && self.scope.is_none();
         self.verdict.or(admits.then_some(Verdict::Admitted))
     }
 

@@ -52,6 +52,7 @@ pub(in crate::proxy) fn parts<'a>(
         decision: decided.and_then(|decided| decided.decision.as_ref()),
         outcome: decided.and_then(|decided| decided.outcome.as_ref()),
         less: decided.and_then(|decided| decided.taken),
+        cause: answer.cause,
         rejection: answer.rejection.as_deref(),
     }
 }

@@ -164,6 +164,7 @@ impl RememberedRequest {
             decision: self.decision.as_ref(),
             outcome: self.outcome.as_ref(),
             less: self.less,
+            cause: self.cause,
             rejection: self.rejection.as_deref(),
         };
         let account = Account { status: Some(self.status), ..Account::of(&parts, Vec::new()) };

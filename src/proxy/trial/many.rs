@@ -26,7 +26,7 @@ use crate::proxy::decide::Decided;
 use crate::proxy::forward::Sent;
 use crate::proxy::forward::exchange::{Dispatch, Exchange};
 use crate::proxy::handle::RouteHandle;
-use crate::proxy::verdict::{Rejection, Verdict};
+use crate::proxy::verdict::{Cause, Rejection, Verdict};
 use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{Body, BodyEnd, BodyError, Fields, Known, Request, Response, Source};
 
@@ -48,20 +48,13 @@ pub struct TrialClient {
 }
 
 impl TrialClient {
-    /// The client with this address.
-    #[must_use]
-    pub fn new(from: IpAddr) -> Self {
-        let local = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT);
-        Self { plain: Arc::new(Peer::plain(SocketAddr::new(from, PORT), local)), secure: None }
-    }
-
     fn peer(&mut self, https: bool) -> &Arc<Peer> {
         if !https {
             return &self.plain;
         }
         self.secure.get_or_insert_with(|| {
-            let Peer { address, local, ref ip, .. } = *self.plain;
-            Arc::new(Peer { tls: true, ip: ip.clone(), ..Peer::plain(address, local) })
+            let Peer { address, local, listener, ref ip, .. } = *self.plain;
+            Arc::new(Peer { tls: true, listener, ip: ip.clone(), ..Peer::plain(address, local) })
         })
     }
 }
@@ -101,6 +94,8 @@ pub struct ReplayDecision {
     pub verdict: Option<Verdict>,
     /// How long it waited in a leaky bucket.
     pub delay: Duration,
+    /// Why it was refused.
+    pub cause: Option<Cause>,
     /// The policy's `settle` is called at its end.
     pub settles: bool,
     /// Its end changes what is counted.
@@ -145,6 +140,7 @@ impl ReplayDecision {
             routed: parts.route.is_some(),
             decision,
             outcome: decided.and_then(|decided| decided.outcome.clone()),
+            cause: parts.cause,
             rejection: parts.rejection.cloned(),
         }
     }
@@ -303,6 +299,15 @@ impl Source for BlankBody {
 }
 
 impl Trial {
+    /// The client with this address.
+    #[must_use]
+    pub fn client(&self, from: IpAddr) -> TrialClient {
+        let local = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT);
+        let listener = self.local.snapshot().trial_listener();
+        let plain = Peer { listener, ..Peer::plain(SocketAddr::new(from, PORT), local) };
+        TrialClient { plain: Arc::new(plain), secure: None }
+    }
+
     /// Takes one of many requests to its decision: `None` if there is none, which would be an
     /// error in Weir.
     ///

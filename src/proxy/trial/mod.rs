@@ -22,7 +22,7 @@ use http::StatusCode;
 
 use crate::clock;
 use crate::limit::{Limiter, Take};
-use crate::listen::{Peer, read_head};
+use crate::listen::{Peer, Serves, read_head};
 use crate::plan::{Enforcement, Limit, LimitOutcome, Plan};
 use crate::proxy::context::RequestContext;
 use crate::proxy::decide::facts::Facts;
@@ -67,7 +67,8 @@ pub struct TrialRequest {
     pub headers: Vec<(String, String)>,
     /// Empty for none.
     pub body: Vec<u8>,
-    /// The name of the listener that it comes to; the first one where none is named.
+    /// The name of the listener that it comes to; where none is named, the first one that neither
+    /// redirects to https nor answers calls for decisions.
     pub listener: Option<String>,
 }
 
@@ -147,6 +148,7 @@ pub struct AdmittedRequest {
 struct Watch {
     facts: RefCell<Vec<(String, String)>>,
     account: RefCell<Option<Account>>,
+    to_https: RefCell<Option<String>>,
     reply: RefCell<Option<TrialReply>>,
     /// Virtual time that the request took, for `duration-ms`.
     took: RefCell<Duration>,
@@ -251,6 +253,10 @@ impl WatchedExchange for Rc<Watch> {
         Next::Send
     }
 
+    fn redirected(&self, url: &str) {
+        *self.to_https.borrow_mut() = Some(url.to_owned());
+    }
+
     fn took(&self) -> Duration {
         *self.took.borrow()
     }
@@ -304,15 +310,26 @@ impl Trial {
         };
         let account = watch.account.borrow_mut().take();
         let mut account = account.unwrap_or_else(Account::rejected);
+        account.to_https = watch.to_https.borrow_mut().take();
+        if account.to_https.is_some() {
+            account.verdict = None;
+        }
         account.answered(answered.as_ref());
         Ok(AdmittedRequest { run, answered, watch, account })
     }
 
     fn listener(&self, name: Option<&str>) -> Result<usize, InvalidRequest> {
-        let Some(name) = name else { return Ok(0) };
-        let mut all = self.local.snapshot().settings.listeners.iter();
-        all.position(|known| known.as_deref() == Some(name))
-            .ok_or_else(|| InvalidRequest::of("listener", name, "the `name` of a listener"))
+        let snapshot = self.local.snapshot();
+        let Some(name) = name else { return Ok(snapshot.trial_listener()) };
+        let wrong = |expected| InvalidRequest::of("listener", name, expected);
+        let mut all = snapshot.settings.listeners.iter();
+        let listener = all.position(|known| known.as_deref() == Some(name));
+        match listener.ok_or_else(|| wrong("the `name` of a listener"))? {
+            index if snapshot.settings.serves(index) == Serves::Decisions => {
+                Err(wrong("one that requests come to: this listener answers calls for decisions"))
+            }
+            index => Ok(index),
+        }
     }
 
     /// What each limit of `account` would answer now, without taking anything of it. Empty if none
@@ -391,6 +408,9 @@ trait WatchedExchange: Exchange {
     /// Notes the decision, and says whether the request is sent if it is admitted.
     fn decided(&self, context: &RequestContext) -> Next;
 
+    /// Notes that the request is redirected to https, before a route is looked for.
+    fn redirected(&self, _url: &str) {}
+
     /// Virtual time that the request took.
     fn took(&self) -> Duration;
 }
@@ -420,7 +440,7 @@ async fn handle(
             answer(request, &mut admitted, peer, &mut context, watch).await
         }
         Err(refusal) => {
-            note_rejection(&mut context, &refusal, watch);
+            note_refusal(&mut context, &refusal, watch);
             Err(refusal)
         }
     };
@@ -442,14 +462,18 @@ fn unreadable(
 ) -> Response {
     let refusal = Refusal::Unreadable(status, why);
     let mut context = RequestContext::unreadable(local, peer);
-    note_rejection(&mut context, &refusal, watch);
+    note_refusal(&mut context, &refusal, watch);
     context.refuse(&refusal)
 }
 
-/// Notes what is wrong with a request, if that is why it is refused. A snapshot that remembers no
-/// requests does not note it.
-fn note_rejection(context: &mut RequestContext, refusal: &Refusal, watch: &impl WatchedExchange) {
+/// Notes why a request is refused. A snapshot that remembers no requests does not note what is
+/// wrong with it.
+fn note_refusal(context: &mut RequestContext, refusal: &Refusal, watch: &impl WatchedExchange) {
+    context.answer.cause = refusal.cause();
     context.answer.rejection = refusal.rejection().map(Box::new);
+    if let Refusal::ToHttps(url) = refusal {
+        watch.redirected(url);
+    }
     watch.decided(context);
 }
 

@@ -169,6 +169,91 @@ fn a_body_that_has_no_place_for_a_policys_value_is_reported() {
 }
 
 #[test]
+fn a_listener_redirects_or_answers_calls_as_in_the_proxy() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[[listeners]]\nname = \"plain\"\naddress = \"127.0.0.1:8080\"\nredirect_to_https = 8443\n\
+         [[listeners]]\nname = \"calls\"\naddress = \"127.0.0.1:8081\"\nserves = \"decisions\"\n\
+         [[listeners]]\nname = \"own\"\naddress = \"127.0.0.1:8082\"\n\
+         [[routes]]\npath = \"/*\"\nlisteners = [\"own\"]\nrespond = { status = 204 }\n";
+    std::fs::write(folder.path().join("proxy.toml"), config).unwrap();
+    let plain = ["GET /a?b host: x.example", "--listener", "plain"];
+    let ended = explain(&folder, &plain);
+    assert_eq!(ended.code, 0, "{}", ended.err);
+    let told = "\n308 redirected to https\n    its listener redirects to \"https://x.example:8443/a?b\", \
+                before a route is looked for\n";
+    assert!(ended.out.ends_with(told), "{}", ended.out);
+    let json: Value =
+        serde_json::from_str(&explain(&folder, &[&plain[..], &["--json"]].concat()).out).unwrap();
+    let shown = &json["shown"][0];
+    assert_eq!((&shown["verdict"], &shown["status"]), (&json!("redirected"), &json!(308)));
+    assert_eq!(shown["redirected_to"], "https://x.example:8443/a?b");
+    let ended = explain(&folder, &["GET /", "--listener", "calls"]);
+    assert_eq!(ended.code, 2, "{}", ended.out);
+    assert!(ended.err.contains("this listener answers calls for decisions"), "{}", ended.err);
+    // Without a name, it is the one whose requests are for routes.
+    let ended = explain(&folder, &["GET /"]);
+    assert!(ended.out.contains("the route answers 204 itself"), "{}", ended.out);
+}
+
+#[test]
+fn a_route_that_is_worked_on_says_so() {
+    let folder = folder();
+    let route = "upstream = \"api\"\nmaintenance = \"shop.off\"\n";
+    for (policy, name) in [("", "with"), ("policy = \"public\"\n", "without")] {
+        let config = simple("http://127.0.0.1:9", &[DAY])
+            .route(&format!("name = \"{name}\"\npath = \"/shop/*\"\n{route}{policy}"));
+        std::fs::write(folder.path().join("proxy.toml"), config.text()).unwrap();
+        std::fs::write(folder.path().join("shop.off"), "").unwrap();
+        let ended = explain(&folder, &["GET /shop/a"]);
+        assert!(ended.out.contains("\nrejected 503\n"), "{policy}: {}", ended.out);
+        let told =
+            "refused with 503 before the policy was asked, since the route is being worked on";
+        assert!(ended.out.contains(told), "{policy}: {}", ended.out);
+        let json: Value =
+            serde_json::from_str(&explain(&folder, &["GET /shop/a", "--json"]).out).unwrap();
+        assert_eq!(json["shown"][0]["cause"], "maintenance", "{json}");
+        // A replay has the same cause.
+        let log = "203.0.113.7 - - [17/May/2015:10:05:03 +0000] \"GET /shop/a HTTP/1.1\" 200 5\n";
+        std::fs::write(folder.path().join("access.log"), log).unwrap();
+        let replay = |arguments: &[&str]| {
+            let mut command = Command::new(binary());
+            let command = command.current_dir(folder.path()).args(["replay", "access.log"]);
+            run(command.args(arguments)).out
+        };
+        let text = replay(&[]);
+        assert!(text.contains("GET /shop/a: rejected (maintenance)\n"), "{text}");
+        let json: Value = serde_json::from_str(&replay(&["--json"])).unwrap();
+        assert_eq!(json["refusals"][0]["cause"], "maintenance", "{json}");
+    }
+}
+
+#[test]
+fn requests_at_one_moment_are_in_flight_together() {
+    let folder = folder();
+    let limit = "name = \"flights\", algorithm = \"concurrency\", quota = 2";
+    let config = simple("http://127.0.0.1:9", &[limit]).text();
+    std::fs::write(folder.path().join("proxy.toml"), config).unwrap();
+    let ended = explain(&folder, &["GET /", "--times", "3"]);
+    assert!(ended.out.contains("\n2 of 3: admitted\n"), "{}", ended.out);
+    assert!(ended.out.contains("\n3 of 3: refused by flights"), "{}", ended.out);
+    // One by itself has ended when its limits are looked at.
+    let ended = explain(&folder, &["GET /"]);
+    assert!(ended.out.contains("2 left"), "{}", ended.out);
+}
+
+#[test]
+fn what_a_terminal_obeys_is_escaped_in_json() {
+    let folder = folder();
+    let key = format!("{DAY}, key = \"{{header.x-key}}\"");
+    let config = simple("http://127.0.0.1:9", &[&key]).text().replace("client-ip", "keyed");
+    std::fs::write(folder.path().join("proxy.toml"), config).unwrap();
+    let ended = explain(&folder, &["GET / x-key: a\u{9b}31mb", "--json"]);
+    assert_eq!(ended.code, 0, "{}", ended.err);
+    assert!(!ended.out.trim_end().contains(char::is_control), "{:?}", ended.out);
+    assert!(ended.out.contains("\\u009b31mb"), "{}", ended.out);
+}
+
+#[test]
 fn the_fields_of_its_json_are_those_of_the_documentation() {
     let folder = folder();
     let mut written = BTreeSet::new();

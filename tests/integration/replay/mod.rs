@@ -1,5 +1,6 @@
 //! `weir replay`: logs through a configuration.
 
+mod calls;
 mod headers;
 mod logs;
 mod running;

@@ -27,7 +27,7 @@ use http::StatusCode;
 use ipnet::IpNet;
 
 use crate::http1::Scan;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, labels};
 use crate::wire::{Body, Rate, Request, Response};
 use weir_tls::{Identity, Pem};
 
@@ -86,24 +86,27 @@ pub struct Settings {
     pub serves: Serves,
 }
 
-/// What comes to a listener: requests, or what other proxies and programs want to have decided.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Serves {
-    /// Requests.
-    #[default]
-    Requests,
-    /// Questions of nginx: its directive `auth_request`.
-    AuthRequest,
-    /// Questions of Traefik and Caddy: their `forwardAuth` and `forward_auth`.
-    ForwardAuth,
-    /// Questions of Envoy: its filter `ext_authz`, over HTTP.
-    ExtAuthz,
-    /// The same over gRPC.
-    ExtAuthzGrpc,
-    /// Questions of HAProxy: its filter `spoe`, which does not speak HTTP.
-    Spoe,
-    /// Calls for decisions: Envoy's rate limit service and the HTTP API.
-    Decisions,
+labels! {
+    /// What comes to a listener: requests, or what other proxies and programs want to have decided.
+    /// In the words of a configuration.
+    #[derive(Default)]
+    pub enum Serves {
+        /// Requests.
+        #[default]
+        Requests = "requests",
+        /// Questions of nginx: its directive `auth_request`.
+        AuthRequest = "auth_request",
+        /// Questions of Traefik and Caddy: their `forwardAuth` and `forward_auth`.
+        ForwardAuth = "forward_auth",
+        /// Questions of Envoy: its filter `ext_authz`, over HTTP.
+        ExtAuthz = "ext_authz",
+        /// The same over gRPC.
+        ExtAuthzGrpc = "ext_authz_grpc",
+        /// Questions of HAProxy: its filter `spoe`, which does not speak HTTP.
+        Spoe = "spoe",
+        /// Calls for decisions: Envoy's rate limit service and the HTTP API.
+        Decisions = "decisions",
+    }
 }
 
 impl Serves {

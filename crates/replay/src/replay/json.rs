@@ -184,7 +184,7 @@ fn nginx<'l>(mut object: Object) -> Read<'l> {
 
 fn caddy<'l>(mut object: Object) -> Read<'l> {
     let Some(Value::Object(mut request)) = object.remove("request") else {
-        return Ok(Line { skip: true, ..Line::default() });
+        return Ok(Line::of_nothing());
     };
     let mut line = Line { stamp_is_end: true, all_headers: true, ..Line::default() };
     line.stamp_us = stamp(&mut object, &["ts"], time::any)?;
@@ -284,7 +284,7 @@ fn envoy<'l>(mut object: Object) -> Read<'l> {
 
 fn weir<'l>(mut object: Object) -> Read<'l> {
     if object.get("message").and_then(Value::as_str) != Some("request") {
-        return Ok(Line { skip: true, ..Line::default() });
+        return Ok(Line::of_nothing());
     }
     let mut told = own::LineFields::at(stamp(&mut object, &["timestamp"], time::rfc3339)?);
     for (name, value) in object {

@@ -43,13 +43,29 @@ pub(super) struct Line<'l> {
     pub(super) all_headers: bool,
     /// The line says that a limiter refused it: the upstream has never answered.
     pub(super) was_refused: bool,
-    /// The line is not about a request.
-    pub(super) skip: bool,
-    /// Weir rejected it before a route was found; the log does not say why.
-    pub(super) was_rejected: bool,
+    /// Why it is not replayed, if it is not.
+    pub(super) left_out: Option<LeftOut>,
+}
+
+/// Why a line is not replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LeftOut {
+    /// It is not about a request.
+    NotRequest,
+    /// It is about a call for a decision.
+    Call,
+    /// Weir redirected the request to https before it looked for a route.
+    ToHttps,
+    /// Weir rejected the request before a route was found; the log does not say why.
+    Rejected,
 }
 
 impl<'l> Line<'l> {
+    /// A line that is not about a request.
+    pub(super) fn of_nothing() -> Self {
+        Self { left_out: Some(LeftOut::NotRequest), ..Self::default() }
+    }
+
     /// Splits `GET /a HTTP/1.1`. A target may contain blanks, as some clients send them.
     pub(super) fn set_request(&mut self, request: &'l str) -> Result<(), &'static str> {
         let (method, rest) =

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::line::Line;
+use super::line::{LeftOut, Line};
 use super::time;
 
 /// What follows the time in lines about requests.
@@ -29,6 +29,12 @@ pub(super) fn is(text: &str) -> bool {
 const NO_ROUTE: &str = "none";
 /// How Weir answers the latter, whatever its configuration.
 const OF_REJECTED: [u16; 4] = [400, 414, 431, 501];
+/// How it answers requests that should have come over https, before it looks for a route.
+const TO_HTTPS: u16 = 308;
+/// How it answers an authority that checks a name, before it looks for a route.
+const CHALLENGE: u16 = 200;
+/// What a listener for calls serves, in the field `serves`.
+const DECISIONS: &str = "decisions";
 
 /// What the fields of a line say, whether it is text or JSON.
 #[derive(Default)]
@@ -36,6 +42,8 @@ pub(super) struct LineFields<'l> {
     line: Line<'l>,
     decision: Option<Cow<'l, str>>,
     has_no_route: bool,
+    /// The request came to a listener that serves calls for decisions.
+    is_call: bool,
     /// The line names the upstream's host.
     was_sent: bool,
     /// The line says what went wrong on the way.
@@ -79,6 +87,9 @@ impl<'l> LineFields<'l> {
             "failure" => self.has_failed = true,
             "decision" => self.decision = Some(value),
             "route" => self.has_no_route = value == NO_ROUTE,
+            "serves" => self.is_call |= value == DECISIONS,
+            // Only such lines have them. Those of earlier versions do not say what is served.
+            "caller" | "domain" | "descriptors" | "hits" => self.is_call = true,
             _ => self.tell_header(name, [value]),
         }
     }
@@ -118,10 +129,15 @@ impl<'l> LineFields<'l> {
             Some("failed") => self.line.status == Some(503) && !self.was_sent && !self.has_failed,
             _ => false,
         };
-        let is_undecided = self.has_no_route && self.decision.is_none();
-        let was_rejected =
-            is_undecided && self.line.status.is_some_and(|status| OF_REJECTED.contains(&status));
-        Line { was_refused, was_rejected, ..self.line }
+        let is_unrouted = self.has_no_route && self.decision.is_none();
+        let left_out = match self.line.status {
+            _ if self.is_call => Some(LeftOut::Call),
+            Some(TO_HTTPS) if is_unrouted => Some(LeftOut::ToHttps),
+            Some(CHALLENGE) if is_unrouted => Some(LeftOut::NotRequest),
+            Some(status) if is_unrouted && OF_REJECTED.contains(&status) => Some(LeftOut::Rejected),
+            _ => None,
+        };
+        Line { was_refused, left_out, ..self.line }
     }
 }
 
@@ -136,7 +152,7 @@ pub(super) fn is_digest(value: &str) -> bool {
 /// What is wrong with the line.
 pub(super) fn read(text: &str) -> Result<Line<'_>, Cow<'static, str>> {
     let Some((at, mut rest)) = text.split_once(MARK) else {
-        return Ok(Line { skip: true, ..Line::default() });
+        return Ok(Line::of_nothing());
     };
     let mut told = LineFields::at(time::rfc3339(at));
     while !rest.is_empty() {
@@ -239,19 +255,45 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_was_rejected_before_a_route_was_found_is_known() {
-        for (fields, was_rejected) in [
-            ("method=- path=\"\" route=none status=400", true),
-            ("method=GET path=/a route=none status=414", true),
-            ("method=GET path=/a route=none status=404", false),
-            ("method=GET path=/a route=none status=413", false),
-            ("method=GET path=/a route=none status=414 decision=admitted", false),
+    fn a_request_that_was_answered_before_a_route_was_found_is_known() {
+        let (rejected, to_https) = (Some(LeftOut::Rejected), Some(LeftOut::ToHttps));
+        for (fields, left_out) in [
+            ("method=- path=\"\" route=none status=400", rejected),
+            ("method=GET path=/a route=none status=414", rejected),
+            ("method=GET path=/a route=none status=404", None),
+            ("method=GET path=/a route=none status=413", None),
+            ("method=GET path=/a route=none status=414 decision=admitted", None),
             // Its body was too large.
-            ("method=GET path=/a route=api status=413", false),
-            ("method=GET path=/a route=api status=400 upstream=192.0.2.9:80", false),
-            ("method=GET path=/a status=400", false),
+            ("method=GET path=/a route=api status=413", None),
+            ("method=GET path=/a route=api status=400 upstream=192.0.2.9:80", None),
+            ("method=GET path=/a status=400", None),
+            ("method=GET path=/a route=none status=308", to_https),
+            ("method=GET path=/a route=moved status=308", None),
+            ("method=OPTIONS path=* route=none status=204", None),
+            (
+                "method=GET path=/.well-known/acme-challenge/a route=none status=200",
+                Some(LeftOut::NotRequest),
+            ),
         ] {
-            assert_eq!(read(fields).was_rejected, was_rejected, "{fields}");
+            assert_eq!(read(fields).left_out, left_out, "{fields}");
+        }
+    }
+
+    #[test]
+    fn calls_for_decisions_are_no_requests() {
+        for (fields, is_call) in [
+            ("method=POST path=/v1/settle serves=decisions route=none status=200", true),
+            ("method=POST path=/v1/decide serves=decisions route=none status=401", true),
+            // Lines of versions that do not say what is served.
+            ("method=POST path=/v1/decide domain=mail route=mail status=429", true),
+            ("method=POST path=/json caller=envoy route=none status=403", true),
+            ("method=POST path=/v1/take hits=3 route=mail status=200", true),
+            // Another proxy asks about a request of its own.
+            ("method=GET path=/a serves=forward_auth route=api status=200", false),
+            ("method=POST path=/v1/decide route=api status=200", false),
+        ] {
+            let left_out = read(fields).left_out;
+            assert_eq!(left_out, is_call.then_some(LeftOut::Call), "{fields}");
         }
     }
 

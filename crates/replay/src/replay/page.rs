@@ -186,12 +186,17 @@ impl ReplayReport {
             list(out, gaps.into_iter());
         }
         let summary = &self.summary;
-        if summary.rejected > 0 {
-            let text = format!(
-                "{} had been rejected before a route was found, and are left out.",
-                many(summary.rejected, "request")
-            );
-            section(out, "Rejected requests", &text, "");
+        let left_out = [
+            (summary.calls, "Calls for decisions", "is about a call for a decision"),
+            (summary.to_https, "Redirected requests", "is about a redirect to https"),
+            (
+                summary.rejected,
+                "Rejected requests",
+                "is about a request that was rejected before a route was found",
+            ),
+        ];
+        for (count, title, what) in left_out.into_iter().filter(|(count, ..)| *count > 0) {
+            section(out, title, &format!("Left out, as each {what}: {}.", many(count, "line")), "");
         }
         if summary.broken > 0 {
             let text = format!("{} could not be read.", many(summary.broken, "line"));

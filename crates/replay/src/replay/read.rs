@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use flate2::bufread::MultiGzDecoder;
 
 use super::format::{Reader, Reading};
+use super::line::{LeftOut, Line};
 use super::record::{Client, Clients, Record, SkipCause};
 
 /// Maximum number of lines of a file that are held for sorting.
@@ -82,6 +83,11 @@ pub struct Summary {
     pub blank: u64,
     /// Lines about something else than a request.
     pub skipped: u64,
+    /// Calls for decisions. They are not replayed.
+    pub calls: u64,
+    /// Requests that Weir had redirected to https before it looked for a route. They are not
+    /// replayed.
+    pub to_https: u64,
     /// Requests that Weir had rejected before a route was found. They are not replayed.
     pub rejected: u64,
     /// Lines that are not requests.
@@ -98,6 +104,18 @@ pub struct Summary {
     pub late: u64,
     /// Clients that are names, not addresses.
     pub names: u32,
+}
+
+impl Summary {
+    fn leave_out(&mut self, why: LeftOut) {
+        let count = match why {
+            LeftOut::NotRequest => &mut self.skipped,
+            LeftOut::Call => &mut self.calls,
+            LeftOut::ToHttps => &mut self.to_https,
+            LeftOut::Rejected => &mut self.rejected,
+        };
+        *count += 1;
+    }
 }
 
 /// Requests in their order, and the clients that occur in them for the first time.
@@ -345,12 +363,8 @@ impl Source {
             }
             let place = (self.number, self.line);
             let record = match self.reader.read(&line) {
-                Ok(line) if line.skip => {
-                    all.skipped += 1;
-                    continue;
-                }
-                Ok(line) if line.was_rejected => {
-                    all.rejected += 1;
+                Ok(Line { left_out: Some(why), .. }) => {
+                    all.leave_out(why);
                     continue;
                 }
                 Ok(line) => Record::of(&line, clients, place),

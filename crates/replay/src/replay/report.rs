@@ -154,6 +154,8 @@ impl ReplayReport {
             lines,
             blank,
             skipped,
+            calls,
+            to_https,
             rejected,
             broken,
             broken_shown,
@@ -187,6 +189,8 @@ impl ReplayReport {
                 "lines": lines,
                 "blank": blank,
                 "not_requests": skipped,
+                "calls": calls,
+                "to_https": to_https,
                 "rejected": rejected,
                 "broken": broken,
                 "broken_lines": list(shown_broken),
@@ -229,6 +233,7 @@ impl ReplayReport {
             "verdict": refusal.verdict.word(),
             "by": list(by),
             "passes_in_s": refusal.passes_in_us.map(seconds),
+            "cause": refusal.cause,
             "rejection": refusal.rejection.as_ref().map(rejection),
         })
     }
@@ -322,6 +327,7 @@ pub fn stopped_line(
         "verdict": seen.verdict.word(),
         "by": list(by),
         "passes_in_s": seen.passes_in_us.map(seconds),
+        "cause": seen.cause,
         "rejection": seen.rejection.as_ref().map(rejection),
     })
 }

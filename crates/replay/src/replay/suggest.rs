@@ -396,6 +396,7 @@ mod tests {
                             outcomes: &[outcome],
                             settles: false,
                             passes_in_us: None,
+                            cause: None,
                             rejection: None,
                         },
                     );

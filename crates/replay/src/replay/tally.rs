@@ -87,6 +87,8 @@ pub struct DecidedRequest<'a> {
     pub settles: bool,
     /// When it would pass, in microseconds, where waiting helps.
     pub passes_in_us: Option<u64>,
+    /// Why it was refused, in a word.
+    pub cause: Option<&'static str>,
     /// Why the request itself was rejected.
     pub rejection: Option<Rejection<&'a str>>,
 }
@@ -295,6 +297,8 @@ pub struct Refusal {
     pub by: Vec<(String, String)>,
     /// When it would pass.
     pub passes_in_us: Option<u64>,
+    /// Why it was refused, in a word.
+    pub cause: Option<&'static str>,
     /// Why the request itself was rejected.
     pub rejection: Option<Rejection<String>>,
 }
@@ -576,6 +580,7 @@ impl Refusal {
             verdict: seen.verdict,
             by: by.collect(),
             passes_in_us: seen.passes_in_us,
+            cause: seen.cause,
             rejection: seen.rejection.map(|it| Rejection {
                 check: it.check,
                 found: it.found.to_owned(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::difference::Difference;
 use super::read::{DamagedFile, Summary};
 use super::report::{Quotas, ReplayReport};
-use super::tally::{Counts, LimitTally, Refusal, Tally, VERDICTS};
+use super::tally::{Counts, LimitTally, Refusal, Tally, VERDICTS, Verdict};
 use super::time::shown;
 use crate::plan::{algorithm_text, wait_text};
 
@@ -209,8 +209,14 @@ impl ReplayReport {
         if !by.is_empty() {
             let _ = write!(text, " by {}", by.join(" and "));
         }
-        if let Some(why) = &one.rejection {
-            let _ = write!(text, " {}", cut_to(&why.to_string(), WHY_CHARS_MAX));
+        match (&one.rejection, one.cause) {
+            (Some(why), _) => {
+                let _ = write!(text, " {}", cut_to(&why.to_string(), WHY_CHARS_MAX));
+            }
+            (None, Some(cause)) if one.verdict == Verdict::Rejected => {
+                let _ = write!(text, " ({cause})");
+            }
+            (None, _) => {}
         }
         if let Some(us) = one.passes_in_us {
             let _ = write!(text, ", passes in {}", wait_text(Duration::from_micros(us)));
@@ -248,6 +254,8 @@ impl Summary {
         let parts = [
             (self.blank, "blank"),
             (self.skipped, "not about requests"),
+            (self.calls, "of calls for decisions"),
+            (self.to_https, "redirected to https"),
             (self.rejected, "rejected before a route was found"),
             (self.broken, "broken"),
         ];
