@@ -14,6 +14,7 @@ use crate::clock;
 use crate::limit::Ending;
 use crate::listen::Peer;
 use crate::proxy::decide::Decided;
+use crate::proxy::decide::keys::ComesBack;
 use crate::proxy::decisions::held::{Expiry, HeldDecision};
 use crate::proxy::forward::Sent;
 use crate::proxy::forward::sent::{self, REQUEST_TIMEOUT};
@@ -27,7 +28,7 @@ use crate::proxy::reply::compress::Offer;
 use crate::proxy::reply::{self, Answer, CLIENT_GONE, ReplyTo, SHUTDOWN};
 use crate::proxy::route::Routed;
 use crate::proxy::settle::cut::Cut;
-use crate::proxy::settle::{self, Ended, ReplyNotes, SettlementReport, usage};
+use crate::proxy::settle::{self, Ended, ReplyNotes, ReportedReply, SettlementReport, usage};
 use crate::telemetry::Label as _;
 use crate::upstream::Cause;
 use crate::wire::{self, Body, BodyEnd, Known, OnEnd, Request, Response, TrailerFilter};
@@ -45,6 +46,8 @@ pub(super) struct RequestContext {
     pub(super) notes: ReplyNotes,
     /// What its reply may be compressed with.
     offer: Offer,
+    /// The bytes of the answer to a call, if what it decided is held.
+    held_bytes: u64,
     finished: bool,
 }
 
@@ -80,6 +83,7 @@ impl RequestContext {
             answer: Answer::default(),
             notes: ReplyNotes::default(),
             offer: Offer::default(),
+            held_bytes: 0,
             finished: false,
         })
     }
@@ -171,7 +175,7 @@ impl RequestContext {
     /// Answers with a response of Weir's own. Everything is known, so the request is finished at
     /// once.
     pub(super) fn refuse(mut self: Box<Self>, refusal: &Refusal) -> Response {
-        self.answer.refused(refusal, &self.routed);
+        self.answer.refused(refusal, &self.routed, self.decided.as_ref());
         let serves = self.received.serves;
         let (status, mut reply) = refusal.response(self.reply_to());
         // gRPC's refusals are 200, and a client's.
@@ -194,7 +198,7 @@ impl RequestContext {
         let status = match refusal {
             None => reply.status,
             Some(refusal) => {
-                self.answer.refused(refusal, &self.routed);
+                self.answer.refused(refusal, &self.routed, self.decided.as_ref());
                 refusal.status(self.reply_to())
             }
         };
@@ -226,22 +230,22 @@ impl RequestContext {
 
     /// Notes that a call for a decision is answered. Its caller says later how what was let through
     /// has ended ([`HeldDecision`]).
-    pub(super) fn answer_held(&mut self) {
+    pub(super) fn answer_held(&mut self, reply: &Response) {
+        self.held_bytes = reply.body.length().unwrap_or_default();
         self.answer.answered(StatusCode::OK.as_u16(), &self.routed);
     }
 
-    /// Ends what was held. The status is that of a reply which was somebody else's, if there was
-    /// one (`by_upstream`).
+    /// Ends what was held, whose caller has answered so.
     fn end_as(
         mut self: Box<Self>,
         ending: Ending,
-        (status, by_upstream): (u16, bool),
+        reply: ReportedReply,
         facts: &[(String, String)],
     ) {
         let of = (&self.routed, self.decided.as_ref());
-        self.notes.note_report(of, by_upstream, facts);
-        self.answer.status = status;
-        self.finish(End { ending, bytes: 0, tunnelled: None });
+        self.notes.note_report(of, reply, facts);
+        let bytes = self.held_bytes;
+        self.finish(End { ending, bytes, tunnelled: None });
     }
 
     /// How the request would end if it ended now.
@@ -302,7 +306,7 @@ impl RequestContext {
         settle::settle(
             &routed.handle,
             notes.usage.as_deref(),
-            decided.grant.take(),
+            (decided.grant.take(), ComesBack::of(&routed.handle, decided)),
             (end.ending, received.started + took),
             settlement.adjustments,
         );
@@ -328,12 +332,12 @@ impl HeldDecision for RequestContext {
             api::Outcome::ClientGone => (Ending::ClientGone, reply::client_gone(), false),
         };
         let status = end.status.unwrap_or(status.as_u16());
-        self.end_as(ending, (status, by_upstream), end.facts());
+        self.end_as(ending, ReportedReply { status, by_upstream }, end.facts());
     }
 
     fn give_back(self: Box<Self>) {
         let status = StatusCode::SERVICE_UNAVAILABLE.as_u16();
-        self.end_as(Ending::Withdrawn, (status, false), &[]);
+        self.end_as(Ending::Withdrawn, ReportedReply { status, by_upstream: false }, &[]);
     }
 
     fn expire(mut self: Box<Self>, why: Expiry) {
@@ -342,7 +346,7 @@ impl HeldDecision for RequestContext {
             Expiry::Shutdown => SHUTDOWN,
         };
         self.answer.failure = Some(why.label());
-        self.end_as(Ending::ClientGone, (status, false), &[]);
+        self.end_as(Ending::ClientGone, ReportedReply { status, by_upstream: false }, &[]);
     }
 }
 

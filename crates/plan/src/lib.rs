@@ -149,7 +149,8 @@ impl Plan {
         Ok(Self { limits, slot: Slot::default(), quiet: false })
     }
 
-    /// The same plan, whose refusals are not counted: it is one of several tries for a request.
+    /// The same plan, whose refusals are not counted: it is one of several tries for a request, or
+    /// nobody is refused.
     #[must_use]
     pub fn quiet(self) -> Self {
         Self { quiet: true, ..self }

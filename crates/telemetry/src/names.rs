@@ -52,7 +52,7 @@ macro_rules! names {
 
 names! {
     Counter REQUESTS "weir_requests" ["route", "code"] "Requests answered, by route and status code";
-    Counter DECISIONS "weir_decisions" ["policy", "decision"] "Policy decisions: admitted, refused, bypassed, denied, degraded, local, unavailable, failed (the policy, and the request was refused), uncounted (it failed, and the request was let through)";
+    Counter DECISIONS "weir_decisions" ["policy", "decision"] "Policy decisions: admitted, refused, bypassed, denied, degraded, local, unavailable, failed (the policy, and the request was refused), uncounted (it failed, and the request was let through); looks, which take nothing, are not included";
     Counter ROUTE_REFUSALS "weir_route_refusals" ["route", "cause"] "Requests that Weir refused on this route, by cause: limit, denial (by the policy), store (a counter could not be reached), policy_error (the policy failed), overload, maintenance; of a route without a policy the last two";
     Counter LIMIT_REFUSALS "weir_limit_refusals" ["policy", "limit"] "Requests that this limit refused, or let through with less than they asked for (partial)";
     Counter LIMIT_REFUSALS_HELD "weir_limit_refusals_held" ["policy", "limit"] "Requests that this limit refused while requests under way on this proxy had reserved enough units that they may give back";

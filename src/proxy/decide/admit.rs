@@ -10,10 +10,11 @@ use smallvec::SmallVec;
 use super::content::ReadBody;
 use super::edits::Editor;
 use super::facts::{Facts, RequestView};
+use super::keys::{self, ComesBack};
 use super::packed::PackedFacts;
 use super::partial::{self, PARTIAL_TRIES_MAX};
 use super::policy_fields::{self, PolicyFields};
-use super::{Decided, Decider, keys};
+use super::{Decided, Decider};
 use crate::clock;
 use crate::limit::{Identities, Identity, KeyDigest, Limiter, Scope, Take};
 use crate::listen::Peer;
@@ -365,6 +366,13 @@ pub(in crate::proxy) async fn charge(
     let Some(scope) = handle.policy.as_ref().map(|policy| &policy.scope) else {
         return Ok(());
     };
+    let unseen;
+    let plan = if decided.is_look {
+        unseen = Arc::new(Plan::clone(plan).quiet());
+        &unseen
+    } else {
+        plan
+    };
     // Before anything is charged.
     let body = EditedBody { editor, edited: edited(&decision, editor)? };
     let mut identities = handle.insight.counts_keys().then(Identities::new);
@@ -388,10 +396,11 @@ pub(super) fn record(
     let scope = handle.policy.as_ref().map(|policy| &policy.scope);
     let Some(scope) = scope else { return Ok(()) };
     if let Take::Granted(outcome, _) | Take::Refused(outcome) = &taken
-        && let Some(identities) = &identities
+        && let Some(identities) = identities.as_ref().filter(|_| !decided.is_look)
     {
+        let comes_back = ComesBack::of(handle, decided);
         let of = (outcome, decided.taken);
-        keys::count_decided((decision, plan), identities, of, (received, handle));
+        keys::count_decided((decision, plan), identities, of, comes_back, (received, handle));
     }
     match taken {
         Take::Granted(outcome, grant) => {

@@ -6,6 +6,7 @@
 
 use std::time::Instant;
 
+use super::Decided;
 use crate::insight::KeyEvent;
 use crate::limit::Identity;
 use crate::plan::{Limit, Plan, PlanOutcome, Refund};
@@ -13,10 +14,20 @@ use crate::policy::Decision;
 use crate::proxy::handle::RouteHandle;
 use crate::proxy::receive::Received;
 
-/// Whether what is taken of a limit for a request of this route may come back. A part of it, or
-/// all.
-pub(in crate::proxy) fn may_come_back(handle: &RouteHandle, limit: &Limit) -> bool {
-    (handle.may_withdraw || limit.refund != Refund::Never) && limit.algorithm.settles()
+/// Whether what is taken for a request may come back, whatever its limits declare: all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::proxy) struct ComesBack(bool);
+
+impl ComesBack {
+    /// Of a request that may wait for its upstream in vain, or whose caller says how it ended.
+    pub(in crate::proxy) fn of(handle: &RouteHandle, decided: &Decided) -> Self {
+        Self(handle.may_withdraw || decided.is_held)
+    }
+
+    /// Whether what is taken of a limit may come back. A part of it, or all.
+    pub(in crate::proxy) fn may(self, limit: &Limit) -> bool {
+        (self.0 || limit.refund != Refund::Never) && limit.algorithm.settles()
+    }
 }
 
 /// Counts what was refused, and what was taken for good. `identities` are those of the plan's
@@ -25,11 +36,12 @@ pub(in crate::proxy) fn count_decided(
     (decision, plan): (&Decision, &Plan),
     identities: &[Identity],
     (outcome, less): (&PlanOutcome, Option<u64>),
+    comes_back: ComesBack,
     (received, handle): (&Received, &RouteHandle),
 ) {
     let partial = less.and_then(|less| Some((less, decision.bodies.as_ref()?.partial.as_ref()?)));
     let (limits, outcomes) = (plan.limits(), &outcome.limits);
-    if outcome.admitted && limits.iter().all(|limit| may_come_back(handle, limit)) {
+    if outcome.admitted && limits.iter().all(|limit| comes_back.may(limit)) {
         return;
     }
     handle.insight.count(received.started, |top| {
@@ -38,7 +50,7 @@ pub(in crate::proxy) fn count_decided(
             let happened = match (outcome.admitted, of.fits) {
                 // What was not measured was not taken, either.
                 _ if of.unmeasured.is_some() => continue,
-                (true, true) if may_come_back(handle, limit) => continue,
+                (true, true) if comes_back.may(limit) => continue,
                 (true, true) if limit.cost > 0 => {
                     let part = partial.filter(|(_, part)| part.limits.contains(&limit.name));
                     KeyEvent::Used(part.map_or(limit.cost, |(less, _)| less))

@@ -62,6 +62,10 @@ pub(super) struct Decided {
     pub(super) refused_keys: SmallVec<[KeyDigest; 1]>,
     /// The names of limits without which a call in quota mode was decided.
     pub(super) left_out: Vec<String>,
+    /// It takes nothing and refuses nobody: what is decided is said, and not counted.
+    pub(super) is_look: bool,
+    /// What is taken may come back, all of it: its caller says so.
+    pub(super) is_held: bool,
     /// What the policy saw, if it is remembered.
     pub(super) facts: Option<PackedFacts>,
 }
@@ -69,7 +73,9 @@ pub(super) struct Decided {
 impl Decided {
     /// Records what the policy and its limits decided, and counts it.
     fn conclude(&mut self, verdict: Verdict, handle: &RouteHandle) {
-        handle.tally.decided(verdict);
+        if !self.is_look {
+            handle.tally.decided(verdict);
+        }
         self.verdict = Some(verdict);
     }
 

@@ -22,6 +22,7 @@ use crate::proxy::live::LocalSnapshot;
 use crate::proxy::receive::call::api::{
     self, Calls, End, KEY_BYTES_MAX, Operation, Question, Renewal, Returned,
 };
+use crate::proxy::receive::trace::TraceContext;
 use crate::proxy::receive::{client, path};
 use crate::proxy::refusal::{CallError, Refusal};
 use crate::proxy::reply;
@@ -271,7 +272,8 @@ impl Job {
         let response = match work {
             Work::Ask(Calls::One(one)) => pin!(self.decide(one, &mut request, context)).await,
             Work::Ask(Calls::Many(many)) => {
-                let (answers, has_failed) = pin!(self.decide_all(many, request)).await;
+                let trace = context.received.trace.as_deref();
+                let (answers, has_failed) = pin!(self.decide_all(many, request, trace)).await;
                 return (context.answer_call(None, reply::api::response(answers)), has_failed);
             }
             Work::End(ends) => {
@@ -316,7 +318,7 @@ impl Job {
                 let decision = reply::api::decision(context.reply_to(), Ok(&fields), id);
                 let reply = reply::api::response(decision);
                 let Some((place, hold)) = place else { return context.answer_call(None, reply) };
-                context.answer_held();
+                context.answer_held(&reply);
                 place.fill(context, question.call.domain, hold);
                 reply
             }
@@ -333,7 +335,12 @@ impl Job {
 
     /// Decides several calls, each by itself. Returns the list of their answers, and whether all
     /// have failed.
-    async fn decide_all(&self, questions: Vec<Question>, mut request: Request) -> (Vec<u8>, bool) {
+    async fn decide_all(
+        &self,
+        questions: Vec<Question>,
+        mut request: Request,
+        trace: Option<&TraceContext>,
+    ) -> (Vec<u8>, bool) {
         // Each has an id of its own.
         request.fields.remove(Known::RequestId);
         let mut answers = Vec::with_capacity(questions.len());
@@ -347,7 +354,7 @@ impl Job {
                 break;
             }
             let some = questions.by_ref().take(AT_ONCE);
-            let each = some.map(|question| self.decide_listed(question, request.head()));
+            let each = some.map(|question| self.decide_listed(question, request.head(), trace));
             let each: Vec<_> = each.collect();
             let made = join_all(each).await;
             bytes += made.iter().map(|(_, answer)| answer.len()).sum::<usize>();
@@ -359,8 +366,14 @@ impl Job {
     }
 
     /// Decides one of several calls. Returns its status and its answer.
-    async fn decide_listed(&self, question: Question, mut request: Request) -> (StatusCode, Bytes) {
+    async fn decide_listed(
+        &self,
+        question: Question,
+        mut request: Request,
+        trace: Option<&TraceContext>,
+    ) -> (StatusCode, Bytes) {
         let mut context = RequestContext::begin(&self.local, &request, &self.peer);
+        context.received.trace = trace.map(TraceContext::of_part);
         context.received.note_call(&request, &self.local);
         context.received.grpc = false;
         let response = pin!(self.decide(question, &mut request, context)).await;

@@ -13,12 +13,14 @@ const AUTHORITY_BYTES_MAX: usize = 264;
 #[derive(Debug)]
 pub(in crate::proxy) struct TraceContext {
     pub(in crate::proxy) id: TraceId,
-    /// The client's span, if it has named one.
+    /// The client's span, if it has named one; of a part of a request, that of the request.
     pub(in crate::proxy) parent: Option<TraceParent>,
     /// The span of the request.
     pub(in crate::proxy) span: SpanId,
     /// The span of its sending.
     pub(in crate::proxy) sending: SpanId,
+    /// It is a part of a request: one of several calls in a body.
+    pub(in crate::proxy) is_part: bool,
     /// The host that the client named, perhaps with a port.
     pub(in crate::proxy) authority: String,
     /// The version of HTTP.
@@ -60,6 +62,7 @@ impl TraceContext {
         Some(Box::new(Self {
             id: parent.map_or_else(TraceId::random, |parent| parent.trace),
             parent,
+            is_part: false,
             span: SpanId::random(),
             sending: SpanId::random(),
             authority: authority(request),
@@ -69,6 +72,19 @@ impl TraceContext {
                 _ => "2",
             },
         }))
+    }
+
+    /// The trace of a part of the request.
+    pub(in crate::proxy) fn of_part(&self) -> Box<Self> {
+        Box::new(Self {
+            id: self.id,
+            parent: Some(TraceParent { trace: self.id, span: self.span, sampled: true }),
+            is_part: true,
+            span: SpanId::random(),
+            sending: SpanId::random(),
+            authority: self.authority.clone(),
+            version: self.version,
+        })
     }
 
     /// Tells the upstream of the trace. A `tracestate` is passed on as it came, if it belongs to
@@ -88,6 +104,7 @@ fn parent(fields: &Fields) -> Option<TraceParent> {
     let only = values.next().filter(|_| values.next().is_none())?;
     TraceParent::read(only)
 }
+
 /// The authority that a request is for, if it can be shown.
 fn authority(request: &Request) -> String {
     let authority = match request.authority() {

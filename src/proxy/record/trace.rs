@@ -14,6 +14,7 @@ use crate::limit::KeyDigest;
 use crate::otlp::{Kind, Span, SpanId, Trace, Value};
 use crate::proxy::decide::Decided;
 use crate::proxy::receive::trace::TraceContext;
+use crate::proxy::tally::NO_ROUTE;
 use crate::telemetry::Label as _;
 use crate::upstream::HostAddress;
 
@@ -49,7 +50,7 @@ fn of_request(record: &Record<'_>, trace: &TraceContext, end: Instant) -> Span {
     let received = record.received;
     let (method, original) = known_method(&received.method);
     let route = &record.routed.handle;
-    let routed = !route.path.is_empty();
+    let routed = route.name != NO_ROUTE;
     let status = record.answer.status;
     let mut attributes: Attributes = Vec::with_capacity(ATTRIBUTES);
     attributes.push(("http.request.method", method.into()));
@@ -62,7 +63,10 @@ fn of_request(record: &Record<'_>, trace: &TraceContext, end: Instant) -> Span {
         attributes.push(("http.response.status_code", status.into()));
     }
     if routed {
-        attributes.push(("http.route", route.path.clone().into()));
+        // A domain's has none.
+        if !route.path.is_empty() {
+            attributes.push(("http.route", route.path.clone().into()));
+        }
         attributes.push(("weir.route", route.name.clone().into()));
     }
     let (host, port) = host_and_port(&trace.authority);
@@ -87,9 +91,9 @@ fn of_request(record: &Record<'_>, trace: &TraceContext, end: Instant) -> Span {
     Span {
         id: trace.span,
         parent: trace.parent.map(|parent| parent.span),
-        parent_is_remote: trace.parent.is_some(),
+        parent_is_remote: trace.parent.is_some() && !trace.is_part,
         name,
-        kind: Kind::Server,
+        kind: if trace.is_part { Kind::Internal } else { Kind::Server },
         start: received.started,
         end,
         attributes,

@@ -47,11 +47,17 @@ impl Answer {
     }
 
     /// Records why a request is refused, and counts it.
-    pub(in crate::proxy) fn refused(&mut self, refusal: &Refusal, routed: &Routed) {
+    pub(in crate::proxy) fn refused(
+        &mut self,
+        refusal: &Refusal,
+        routed: &Routed,
+        decided: Option<&Decided>,
+    ) {
         self.refused = !refusal.is_answer();
         self.cause = refusal.cause();
         self.failure = refusal.failure();
-        if let Some(cause) = self.cause {
+        let is_look = decided.is_some_and(|decided| decided.is_look);
+        if let Some(cause) = self.cause.filter(|_| !is_look) {
             routed.handle.tally.refused(cause);
         }
         if routed.handle.insight.remembers() {

@@ -17,9 +17,10 @@ use http::HeaderMap;
 
 use self::usage::Usage;
 use crate::limit::{Ending, Grant};
-use crate::plan::Adjustment;
+use crate::plan::{Adjustment, Limit};
 use crate::policy::{FactNames, LimitResult, Member, ResponseOutcome, ResponseView, Settlement};
-use crate::proxy::decide::{Decided, facts, keys};
+use crate::proxy::decide::keys::{self, ComesBack};
+use crate::proxy::decide::{Decided, facts};
 use crate::proxy::forward::sent::{BYTES_UNKNOWN, REQUEST_BYTES, REQUEST_TIMEOUT, Sent};
 use crate::proxy::forward::tunnel::{MESSAGES, MessageCounts};
 use crate::proxy::handle::RouteHandle;
@@ -39,8 +40,16 @@ pub(super) struct ReplyNotes {
     pub(super) facts: Vec<(String, String)>,
     /// What the request uses, if its policy wants to know.
     pub(super) usage: Option<Box<Usage>>,
-    /// The reply was somebody else's: whether they say that it was their upstream's.
-    pub(super) reported: Option<bool>,
+    /// The reply was somebody else's: what they say of it.
+    pub(super) reported: Option<ReportedReply>,
+}
+
+/// A reply of somebody else's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReportedReply {
+    pub(super) status: u16,
+    /// Whether it was their upstream's.
+    pub(super) by_upstream: bool,
 }
 
 /// A request that has ended.
@@ -131,14 +140,14 @@ impl ReplyNotes {
         }
     }
 
-    /// Keeps what somebody else says of a reply of theirs. `by_upstream` is whether there was one.
+    /// Keeps what somebody else says of a reply of theirs.
     pub(super) fn note_report(
         &mut self,
         (routed, decided): (&Routed, Option<&Decided>),
-        by_upstream: bool,
+        reply: ReportedReply,
         facts: &[(String, String)],
     ) {
-        self.reported = Some(by_upstream);
+        self.reported = Some(reply);
         let Some(names) = response_facts(routed, decided) else { return };
         for (given, value) in facts {
             let declared = names.iter().find(|name| facts::is_same_fact(given, name));
@@ -201,7 +210,7 @@ pub(super) fn ask(ended: &Ended<'_>) -> Settlement {
 pub(super) fn settle(
     handle: &Arc<RouteHandle>,
     usage: Option<&Usage>,
-    grant: Option<Grant>,
+    (grant, comes_back): (Option<Grant>, ComesBack),
     (ending, now): (Ending, Instant),
     adjustments: Vec<Adjustment>,
 ) {
@@ -209,13 +218,15 @@ pub(super) fn settle(
         Some(usage) => {
             let handle = Arc::clone(handle);
             usage.settle_steps(adjustments, move |grant, adjustments| {
-                settle_grant(&handle, (grant, CountedUnits::Nothing), (ending, now), adjustments);
+                let counted = CountedUnits::Nothing;
+                settle_grant(&handle, (grant, counted), (ending, now), adjustments);
             })
         }
         None => adjustments,
     };
     if let Some(grant) = grant {
-        settle_grant(handle, (grant, CountedUnits::Decided), (ending, now), &adjustments);
+        let counted = CountedUnits::Decided(comes_back);
+        settle_grant(handle, (grant, counted), (ending, now), &adjustments);
     }
 }
 
@@ -223,9 +234,19 @@ pub(super) fn settle(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CountedUnits {
     /// Those that can't come back, with the decision.
-    Decided,
+    Decided(ComesBack),
     /// None.
     Nothing,
+}
+
+impl CountedUnits {
+    /// Whether those of a limit were counted.
+    fn are_of(self, limit: &Limit) -> bool {
+        match self {
+            Self::Decided(comes_back) => !comes_back.may(limit),
+            Self::Nothing => false,
+        }
+    }
 }
 
 /// Settles a grant, and has what it came to counted where that was not known before.
@@ -235,15 +256,17 @@ fn settle_grant(
     (ending, now): (Ending, Instant),
     adjustments: &[Adjustment],
 ) {
-    let is_known = counted == CountedUnits::Decided
-        && adjustments.is_empty()
-        && !grant.limits().iter().any(|limit| keys::may_come_back(handle, limit));
+    let is_known =
+        adjustments.is_empty() && grant.limits().iter().all(|limit| counted.are_of(limit));
     if is_known || !handle.insight.counts_keys() {
         return grant.settle(ending, adjustments);
     }
     grant.settle_with_report(ending, adjustments, |limit, identity, settled| {
-        let is_counted = counted == CountedUnits::Decided && !keys::may_come_back(handle, limit);
-        let taken = if is_counted { 0 } else { settled.taken.saturating_sub(settled.given_back) };
+        let taken = if counted.are_of(limit) {
+            0
+        } else {
+            settled.taken.saturating_sub(settled.given_back)
+        };
         keys::count_settled(handle, now, limit, identity, taken.saturating_add(settled.charged));
     });
 }
@@ -273,8 +296,11 @@ pub(super) fn view(ended: &Ended<'_>, names: &[String]) -> ResponseView {
     });
     ResponseView {
         outcome: outcome(ended),
-        status: ended.answer.status,
-        by_upstream: reported.unwrap_or_else(|| ended.sent.is_some_and(|sent| sent.by_upstream)),
+        status: reported.map_or(ended.answer.status, |reply| reply.status),
+        by_upstream: match reported {
+            Some(reply) => reply.by_upstream,
+            None => ended.sent.is_some_and(|sent| sent.by_upstream),
+        },
         facts,
         limits: limits.unwrap_or_default(),
     }

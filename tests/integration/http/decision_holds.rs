@@ -55,6 +55,72 @@ async fn what_is_held_is_settled_once() {
 }
 
 #[tokio::test]
+async fn what_is_given_back_was_not_used_and_its_call_was_answered() {
+    let text = config().text().replace("access = \"off\"", "access = \"all\"");
+    let (weir, api) = start_text(text).await;
+    let hold = json!({ "domain": "users", "entries": { "user": "a" }, "hold_ms": 60_000 });
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(api.call("decide", &hold).await.body["id"].clone());
+    }
+    let units = |weir: &Weir| weir.admin_page("/top").json()["limits"][0]["units"].clone();
+    for (path, end) in [
+        ("give-back", json!({ "id": ids[0] })),
+        ("settle", json!({ "id": ids[1], "status": 503 })),
+        ("settle", json!({ "id": ids[2] })),
+    ] {
+        api.call(path, &end).await.is(200);
+    }
+    let weir = tokio::task::spawn_blocking(move || {
+        assert_eq!(units(&weir), 2, "{}", weir.admin_page("/top").text());
+        let lines = weir.output().await_events("request", 6);
+        let held: Vec<&Value> = lines.iter().filter(|line| line["path"] == "/v1/decide").collect();
+        assert_eq!(held.len(), 3, "{lines:?}");
+        for line in &lines {
+            assert_eq!((&line["status"], &line["serves"]), (&json!(200), &json!("decisions")));
+            assert!(line["bytes"].as_u64() > Some(0), "{line}");
+        }
+        weir
+    });
+    let weir = weir.await.unwrap();
+    drop(weir);
+}
+
+#[tokio::test]
+async fn a_look_refuses_nobody() {
+    let (weir, api) = start(config()).await;
+    let zero = with(user("a"), json!({ "hits": 0 }));
+    for _ in 0..3 {
+        api.call("decide", &user("a")).await.is(200);
+    }
+    for (path, call) in [("look", &user("a")), ("decide", &zero)] {
+        assert_eq!(api.call(path, call).await.body["allowed"], false, "{path}");
+    }
+    let counts = async |weir: Weir, expected: [u64; 4]| {
+        let check = move || {
+            let found = [
+                weir.metric("weir_decisions_total{policy=\"users\",decision=\"admitted\"}"),
+                weir.metric("weir_decisions_total{policy=\"users\",decision=\"refused\"}"),
+                weir.metric("weir_limit_refusals_total{policy=\"users\",limit=\"user\"}"),
+                weir.metric("weir_route_refusals_total{route=\"users\",cause=\"limit\"}"),
+            ];
+            assert_eq!(found, expected);
+            let top = weir.admin_page("/top").json();
+            assert_eq!(top["limits"][0]["refusals"], expected[2], "{top}");
+            weir
+        };
+        tokio::task::spawn_blocking(check).await.unwrap()
+    };
+    let weir = counts(weir, [3, 0, 0, 0]).await;
+    assert_eq!(api.call("decide", &user("a")).await.body["allowed"], false);
+    let weir = counts(weir, [3, 1, 1, 1]).await;
+    // Their routes have no path.
+    let routes = tokio::task::spawn_blocking(move || weir.admin_page("/status").json());
+    let routes = routes.await.unwrap()["configuration"]["routes"].clone();
+    assert_eq!((&routes[0]["domain"], &routes[0]["path"]), (&json!("users"), &Value::Null));
+}
+
+#[tokio::test]
 async fn a_hold_ends_with_its_time_and_gives_nothing_back() {
     let text = config().text().replace("access = \"off\"", "access = \"all\"");
     let (weir, api) = start_text(text).await;

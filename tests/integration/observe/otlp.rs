@@ -4,8 +4,9 @@
 //! that OpenTelemetry generates from its protocol definition.
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::harness::api::Api;
 use crate::harness::client::{Client, get};
 use crate::harness::eventually;
 use crate::harness::otlp::{Receiver, sum};
@@ -89,6 +90,39 @@ async fn a_request_has_a_span_with_its_decision_and_its_sending() {
     // The upstream continues the span of the sending.
     let told = upstream.only().header("traceparent").unwrap();
     assert_eq!(told, format!("00-{}-{}-01", sending.trace, sending.id));
+}
+
+#[tokio::test]
+async fn the_calls_of_one_body_are_parts_of_its_trace() {
+    let receiver = Receiver::start();
+    let config = Toml::new()
+        .listener("serves = \"decisions\"")
+        .policy("public", &[TWO])
+        .route("name = \"mail\"\ndomain = \"mail\"\npolicy = \"public\"");
+    let text = with(config, &receiver, ALL).text();
+    let weir = tokio::task::spawn_blocking(move || Weir::start(&text)).await.unwrap();
+    let api = Api::new(weir.http);
+    let call = json!({ "domain": "mail", "facts": { "client-ip": "192.0.2.1" } });
+    let one = api.call("decide", &call).await;
+    let several = api.call("decide", &json!([call, call])).await;
+    let ids = [&one, &several].map(|answer| answer.header("x-request-id"));
+    let [one, several] = tokio::task::spawn_blocking(move || {
+        let spans = ids.map(|id| receiver.of_request(&id));
+        drop((weir, receiver));
+        spans
+    })
+    .await
+    .unwrap();
+    let [request, decision] = &one[..] else { panic!("{one:#?}") };
+    assert_eq!((request.name.as_str(), request.kind), ("POST mail", SERVER));
+    assert_eq!((request.get("weir.route"), request.get("http.route")), ("mail", ""));
+    assert_eq!(decision.get("weir.decision"), "admitted");
+    let [body, parts @ ..] = &several[..] else { panic!("{several:#?}") };
+    assert_eq!((body.name.as_str(), body.kind, parts.len()), ("POST", SERVER, 2));
+    for part in parts {
+        assert_eq!((part.name.as_str(), part.kind), ("POST mail", INTERNAL));
+        assert_eq!((&part.trace, &part.parent), (&body.trace, &body.id));
+    }
 }
 
 #[tokio::test]

@@ -103,9 +103,7 @@ pub(super) fn finish(
     if !outcome.admitted {
         held::report(&shared.held, plan, &mut outcome.limits, key);
     }
-    if !plan.is_quiet() {
-        count(shared, scope, limits, &outcome);
-    }
+    count(shared, scope, plan, &outcome);
     if outcome.admitted {
         let (leases, leased) = if prepared.keeps_members {
             let (places, leased): (Vec<_>, Vec<_>) =
@@ -213,7 +211,7 @@ pub(super) fn refused_without_call(shared: &Arc<Shared>, scope: &Arc<Scope>, pla
         limits: plan.limits().iter().map(untouched).collect(),
         store_failure: None,
     };
-    count(shared, scope, plan.limits(), &outcome);
+    count(shared, scope, plan, &outcome);
     Take::Refused(outcome)
 }
 
@@ -232,12 +230,11 @@ fn untouched(limit: &Limit) -> LimitOutcome {
 }
 
 /// Counts refusals, refusals by shadow limits, and a request that goes through uncounted.
-pub(super) fn count(
-    shared: &Arc<Shared>,
-    scope: &Arc<Scope>,
-    limits: &[Limit],
-    outcome: &PlanOutcome,
-) {
+pub(super) fn count(shared: &Arc<Shared>, scope: &Arc<Scope>, plan: &Plan, outcome: &PlanOutcome) {
+    if plan.is_quiet() {
+        return;
+    }
+    let limits = plan.limits();
     // An assured limit that is used up refuses nothing.
     let refuses =
         |(limit, outcome): &(&Limit, &LimitOutcome)| !outcome.fits && limit.role != Role::Assured;

@@ -138,7 +138,7 @@ fn begin_round(
     let prepared = prepared::with(shared, scope, plan, |prepared| {
         identify(prepared);
         if let Some(outcome) = remembered_refusal(shared, prepared, plan.limits()) {
-            count(shared, scope, plan.limits(), &outcome);
+            count(shared, scope, plan, &outcome);
             return Err(Box::new(Take::Refused(outcome)));
         }
         let acquiring = match (plan.limits(), &*prepared.leased) {

@@ -75,6 +75,7 @@ pub(in crate::proxy) fn decide<'a>(
     limiter: &'a Limiter,
     decided: &'a mut Decided,
 ) -> impl Future<Output = Decisions> + use<'a> {
+    (decided.is_look, decided.is_held) = (call.is_look(), call.is_held);
     let asked = ask(question, call, decided);
     let (received, routed) = (question.received, question.routed);
     async move {

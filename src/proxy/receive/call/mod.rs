@@ -81,6 +81,11 @@ impl Call {
         self.descriptors.iter().any(|descriptor| descriptor.facts.is_some())
     }
 
+    /// Whether it takes nothing, and so refuses nobody.
+    pub(in crate::proxy) fn is_look(&self) -> bool {
+        self.descriptors.iter().all(|descriptor| descriptor.hits == 0)
+    }
+
     /// Whether its caller gives units back.
     pub(in crate::proxy) fn gives_back(&self) -> bool {
         self.descriptors.iter().any(|descriptor| descriptor.gives_back > 0)
