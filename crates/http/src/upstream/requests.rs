@@ -4,12 +4,14 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Context;
 use std::time::Instant;
 
 use http::StatusCode;
 
 use super::concurrency::Place;
 use super::host::{Host, InFlight};
+use super::phase::Phase;
 use super::{Cause, Inner};
 use crate::wire::Network;
 
@@ -98,7 +100,14 @@ impl RequestPermit {
             in_flight.began = Some(now);
         }
         if let Some(place) = &mut self.place {
-            place.begin(now);
+            place.begin();
+        }
+    }
+
+    /// What is awaited for the request, which is being sent, may have changed.
+    pub(super) fn note(&mut self, phase: Phase, cx: &mut Context<'_>) {
+        if let Some(place) = &mut self.place {
+            place.note(phase, cx);
         }
     }
 

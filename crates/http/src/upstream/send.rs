@@ -19,6 +19,7 @@ use super::hosts::Hosts;
 use super::http1::{Http1Connection, Http1Outcome};
 use super::http2::{self, ReplyGuard, StreamPermit};
 use super::outgoing::{Outgoing, UploadProgress};
+use super::phase::Phase;
 use super::pool::{self, Admission};
 use super::requests::RequestPermit;
 use super::streams::StreamUse;
@@ -327,7 +328,14 @@ impl<'a> Exchange<'a> {
             let body = self.body.take().unwrap_or_default();
             connection.begin(&mut self.request, body, self.overrides, now);
             let request = &mut self.request;
-            return match poll_fn(|cx| connection.poll_exchange(request, cx)).await {
+            let answer = poll_fn(|cx| {
+                let answer = connection.poll_exchange(request, cx);
+                if answer.is_pending() {
+                    permit.note(connection.phase(), cx);
+                }
+                answer
+            });
+            return match answer.await {
                 Http1Outcome::Reply(reply) => Attempt::Reply(connection, reply),
                 Http1Outcome::Failed(error)
                     if reused && error.cause == Cause::Cut && connection.is_unanswered() =>
@@ -386,8 +394,9 @@ impl<'a> Exchange<'a> {
                 self.body = Some(Body::empty());
                 return Attempt::NoTunnel;
             }
-            let limits = (progress.as_deref(), self.overrides);
-            match stream.exchange(&mut request, limits, clock::monotonic()).await {
+            let (limits, now) = ((progress.as_deref(), self.overrides), clock::monotonic());
+            let answer = stream.exchange(&mut request, limits, now);
+            match noting(permit, (limits.0, now), answer).await {
                 http2::Http2Outcome::Reply(mut reply)
                     if upgrades && reply.status().is_success() =>
                 {
@@ -408,6 +417,25 @@ impl<'a> Exchange<'a> {
         self.body = request.map(|request| request.into_body().into_body());
         Attempt::Unsent(cause)
     }
+}
+
+/// Waits for the reply to a request that is sent over HTTP/2, and keeps its permit informed. It was
+/// complete when it began, at this time, unless its body has a progress.
+async fn noting<T>(
+    permit: &mut RequestPermit,
+    (progress, began): (Option<&UploadProgress>, Instant),
+    answer: impl Future<Output = T>,
+) -> T {
+    let mut answer = pin!(answer);
+    poll_fn(|cx| {
+        let answer = answer.as_mut().poll(cx);
+        if answer.is_pending() {
+            let phase = progress.map_or(Phase::AwaitingReply(began), UploadProgress::phase);
+            permit.note(phase, cx);
+        }
+        answer
+    })
+    .await
 }
 
 /// The reply of a shared connection. Its stream is in use until the body's end.

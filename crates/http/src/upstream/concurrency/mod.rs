@@ -1,19 +1,22 @@
 //! How many requests an upstream with `concurrency` has at once, over all workers, and what becomes
 //! of the others: they wait for a place, for a short time, by priority and then by who has least.
 //!
-//! `gradient` finds the limit if it is to follow the upstream, and `line` says who is next. This
-//! file counts, and wakes whoever waits. While less than half of the limit is used, a request costs
+//! `gradient` finds the limit if it is to follow the upstream, `line` says who is next, and `upload`
+//! which requests use no place while their clients send them. This file counts, and wakes whoever
+//! waits. While less than half of the limit is used, a request costs
 //! two atomic operations; beyond that, a lock that all workers share. An upstream without
 //! `concurrency` has none of this.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Context;
 use std::time::Instant;
 
 use http::StatusCode;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::phase::Phase;
 use super::settings::Concurrency;
 use super::{ConcurrencyStatus, PRIORITY_DEFAULT, Sender};
 use crate::clock;
@@ -21,9 +24,11 @@ use crate::telemetry::{CounterSet, Histogram, Metrics, labels, names};
 
 mod gradient;
 mod line;
+mod upload;
 
 use gradient::{Gradient, Reply, Sample};
 use line::{Line, Waiter};
+use upload::Upload;
 
 /// While an adaptive limit dips, this part more of it may be under way, and one at least: requests
 /// of high priority that have waited for as long as they may.
@@ -47,7 +52,10 @@ pub(super) struct Places {
     settings: Concurrency,
     /// The places there are now.
     limit: AtomicUsize,
+    /// The places in use.
     in_flight: AtomicUsize,
+    /// Requests whose places others use until their slow clients have sent them.
+    uploading: AtomicUsize,
     /// The last dip of the limit.
     dip: Mutex<Dip>,
     /// The requests in `line`, readable without its lock.
@@ -78,8 +86,11 @@ pub(super) struct Place {
     places: Arc<Places>,
     /// Whose request it is, if that is counted.
     counted: Option<u64>,
-    /// When the request was begun at a host, until it is answered.
-    begun: Option<Instant>,
+    /// When the whole request was sent, until it is answered.
+    complete: Option<Instant>,
+    upload: Upload,
+    /// It is not in use, since the request's client is slow to send it.
+    is_lent: bool,
     /// The number of the dip that let it through beyond the limit, if one did.
     beyond_in: Option<u64>,
 }
@@ -131,6 +142,7 @@ impl Places {
             settings: settings.clone(),
             limit: AtomicUsize::new(limit),
             in_flight: AtomicUsize::new(0),
+            uploading: AtomicUsize::new(0),
             dip: Mutex::new(Dip { is_on, ..Dip::default() }),
             waiting: AtomicUsize::new(0),
             line: Mutex::new(Line::new(settings.queue, settings.max_wait)),
@@ -265,13 +277,19 @@ impl Places {
     }
 
     fn place(self: &Arc<Self>, counted: Option<u64>) -> Place {
-        Place { places: Arc::clone(self), counted, begun: None, beyond_in: None }
+        Place {
+            places: Arc::clone(self),
+            counted,
+            complete: None,
+            upload: Upload::default(),
+            is_lent: false,
+            beyond_in: None,
+        }
     }
 
     /// Counts one more request if fewer than `most` are under way.
     fn count_up(&self, most: usize) -> bool {
-        let more = |count: usize| (count < most).then_some(count + 1);
-        self.in_flight.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+        count_up_to(&self.in_flight, most)
     }
 
     /// Gives free places to whoever is next.
@@ -328,9 +346,33 @@ impl Places {
 }
 
 impl Place {
-    /// The request is begun at a host.
-    pub(super) fn begin(&mut self, now: Instant) {
-        self.begun = Some(now);
+    /// The request is begun at a host, perhaps another one.
+    pub(super) fn begin(&mut self) {
+        self.complete = None;
+    }
+
+    /// What is awaited for the request may have changed. An adaptive limit is on requests that wait
+    /// for their replies, so a client that takes its time to send one lends its place to others
+    /// meanwhile. When it is sent, the request goes on, even beyond the limit.
+    pub(super) fn note(&mut self, phase: Phase, cx: &mut Context<'_>) {
+        if self.places.gradient.is_none() {
+            return;
+        }
+        let is_slow = self.upload.awaits_slow_client(phase, cx);
+        if let Some(since) = phase.awaited_since() {
+            self.complete = Some(since);
+            if std::mem::take(&mut self.is_lent) {
+                self.places.in_flight.fetch_add(1, Ordering::SeqCst);
+                self.places.uploading.fetch_sub(1, Ordering::SeqCst);
+            }
+        } else if is_slow
+            && !self.is_lent
+            && count_up_to(&self.places.uploading, self.places.settings.max)
+        {
+            self.is_lent = true;
+            self.places.in_flight.fetch_sub(1, Ordering::SeqCst);
+            self.places.serve_line();
+        }
     }
 
     /// Whether it is held until the reply has ended, or only to its head: an adaptive limit is on
@@ -342,7 +384,7 @@ impl Place {
     /// The upstream has answered with this status. The request was complete at `sent`, if that is
     /// known.
     pub(super) fn answered(&mut self, status: StatusCode, sent: Option<Instant>) {
-        self.begun = None;
+        self.complete = None;
         if self.places.gradient.is_none() {
             return;
         }
@@ -363,7 +405,7 @@ impl Place {
 
     /// The upstream has not answered in time.
     pub(super) fn timed_out(&mut self) {
-        self.begun = None;
+        self.complete = None;
         self.places.record(Reply::Overloaded);
     }
 }
@@ -372,8 +414,8 @@ impl Drop for Place {
     fn drop(&mut self) {
         // Nobody waited for the answer any longer. It would have taken this long at least, which
         // tells something if that is more than usual.
-        if let Some(begun) = self.begun {
-            let waited = clock::monotonic().saturating_duration_since(begun);
+        if let Some(complete) = self.complete {
+            let waited = clock::monotonic().saturating_duration_since(complete);
             let tells = |gradient: &Gradient| gradient.base().is_some_and(|base| waited > base * 2);
             self.places.record_if(Reply::After(waited), tells);
         }
@@ -386,8 +428,12 @@ impl Drop for Place {
                 dip.beyond -= 1;
             }
         }
-        self.places.in_flight.fetch_sub(1, Ordering::SeqCst);
-        self.places.serve_line();
+        if self.is_lent {
+            self.places.uploading.fetch_sub(1, Ordering::SeqCst);
+        } else {
+            self.places.in_flight.fetch_sub(1, Ordering::SeqCst);
+            self.places.serve_line();
+        }
     }
 }
 
@@ -402,12 +448,19 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// Adds one if fewer than `most` are counted.
+fn count_up_to(count: &AtomicUsize, most: usize) -> bool {
+    let more = |count: usize| (count < most).then_some(count + 1);
+    count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+}
+
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Poll, Waker};
     use std::time::Duration;
 
     use super::*;
@@ -457,7 +510,7 @@ mod tests {
 
     fn is_empty(places: &Places) -> bool {
         let line = locked(&places.line);
-        let counts = [&places.in_flight, &places.waiting];
+        let counts = [&places.in_flight, &places.uploading, &places.waiting];
         counts.iter().all(|count| count.load(Ordering::SeqCst) == 0)
             && locked(&places.dip).beyond == 0
             && line.is_empty()
@@ -518,6 +571,55 @@ mod tests {
         }
         drop(held);
         assert!(is_empty(&places));
+    }
+
+    /// Until the place of an upload whose client is awaited is lent to others, or is not to be.
+    async fn await_client(place: &mut Place) {
+        std::future::poll_fn(|cx| {
+            place.note(Phase::AwaitingClient, cx);
+            if place.upload.is_slow() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_slow_upload_lends_its_place_until_it_is_complete() {
+        let places = places(true);
+        let held = busy(&places, 3, 4);
+        let mut place = places.acquire(&sender(4, 1)).await.unwrap();
+        assert!(places.acquire(&sender(4, 2)).await.is_err());
+        await_client(&mut place).await;
+        // A client that leaves now has waited for nobody.
+        assert!(place.complete.is_none());
+        let other = places.acquire(&sender(4, 2)).await.unwrap();
+        let mut cx = Context::from_waker(Waker::noop());
+        place.note(Phase::AwaitingReply(clock::monotonic()), &mut cx);
+        assert!(place.complete.is_some());
+        assert_eq!(places.status().in_flight, 5, "beyond the limit");
+        drop(place);
+        let mut place = places.place(None);
+        places.in_flight.fetch_add(1, Ordering::SeqCst);
+        await_client(&mut place).await;
+        drop((held, place, other));
+        assert!(is_empty(&places));
+    }
+
+    #[tokio::test]
+    async fn places_are_lent_by_adaptive_limits_only_and_no_more_than_the_highest() {
+        for (adaptive, lent) in [(true, 40), (false, 0)] {
+            let places = places(adaptive);
+            let mut held = busy(&places, 42, 40);
+            for place in &mut held {
+                if adaptive {
+                    await_client(place).await;
+                } else {
+                    place.note(Phase::AwaitingClient, &mut Context::from_waker(Waker::noop()));
+                }
+            }
+            assert_eq!(places.status().in_flight, 42 - lent, "{adaptive}");
+            drop(held);
+            assert!(is_empty(&places));
+        }
     }
 
     #[tokio::test]

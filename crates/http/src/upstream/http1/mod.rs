@@ -163,6 +163,11 @@ impl Http1Connection {
             && self.is_quiet()
     }
 
+    /// What the exchange waits for.
+    pub(super) fn phase(&self) -> Phase {
+        self.phase
+    }
+
     /// When the request was complete, if the reply is what is awaited.
     pub(super) fn awaited_since(&self) -> Option<Instant> {
         self.phase.awaited_since()

@@ -5,7 +5,9 @@ use std::sync::Mutex;
 use tokio::sync::Semaphore;
 
 use super::hosts::build;
+use super::multiplexed::{answer, multiplexing};
 use super::*;
+use crate::wire::tests::{CHUNKED, incoming};
 
 /// An upstream that answers a request when it is told to, and knows which it got in which order.
 struct Gated {
@@ -212,6 +214,60 @@ async fn a_place_is_held(adaptive: bool) {
     }
     assert_eq!(in_time(second).await.unwrap().unwrap(), "ok");
     until_idle(&upstream).await;
+}
+
+/// Uploads whose clients stop in the middle, as many as there are places, and a request that is
+/// answered meanwhile. Then they end.
+async fn uploads_take_no_places(settings: Settings) {
+    let concurrency = Concurrency { adaptive: true, min: 1, ..fixed(3) };
+    let settings = Settings { concurrency: Some(concurrency), ..settings };
+    let upstream = Arc::new(Upstream::build(&settings, &Metrics::new(1)).unwrap());
+    let mut uploads = Vec::new();
+    for _ in 0..3 {
+        let (mut client, body) = incoming(CHUNKED).await;
+        client.write_all(b"1\r\na\r\n").await.unwrap();
+        let upstream = Arc::clone(&upstream);
+        let sent = tokio::spawn(async move {
+            let reply = upstream.send(post(Body::incoming(body))).await?;
+            Ok::<_, UpstreamError>(text(reply).await)
+        });
+        uploads.push((client, sent));
+    }
+    assert_eq!(in_time(send(&upstream, "/", (4, 1))).await.unwrap().unwrap(), "ok");
+    until(|| upstream.concurrency().unwrap().in_flight == 0).await;
+    let (left, ending) = uploads.split_at_mut(1);
+    left[0].1.abort();
+    for (client, sent) in ending {
+        client.write_all(b"0\r\n\r\n").await.unwrap();
+        assert_eq!(in_time(sent).await.unwrap().unwrap(), "ok");
+    }
+    until_idle(&upstream).await;
+}
+
+#[tokio::test]
+async fn slow_uploads_take_no_places_of_an_adaptive_limit() {
+    let scripted = ScriptedUpstream::new(|mut stream, _| async move {
+        while let Some(head) = stream.head().await {
+            if head.starts_with("POST") && stream.read_to("0\r\n\r\n").await.is_none() {
+                return;
+            }
+            stream.send(OK).await;
+        }
+    })
+    .await;
+    uploads_take_no_places(settings(&[scripted.address])).await;
+    let multiplexing = multiplexing(10, |request, mut respond, _| async move {
+        let mut body = request.into_body();
+        while let Some(piece) = body.data().await {
+            if piece.is_err() {
+                return;
+            }
+        }
+        answer(&mut respond, "ok");
+    })
+    .await;
+    let settings = settings(&[multiplexing.address]);
+    uploads_take_no_places(Settings { protocol: Protocol::H2, ..settings }).await;
 }
 
 /// Clients that come, wait, give up and are displaced, on several threads: no place is lost, and

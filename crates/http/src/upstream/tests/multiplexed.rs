@@ -11,7 +11,7 @@ use crate::wire::Network;
 use crate::wire::tests::{CHUNKED, incoming};
 
 /// An upstream that hands each request to `script`.
-async fn multiplexing<F, R>(streams_max: u32, script: F) -> ScriptedUpstream
+pub(super) async fn multiplexing<F, R>(streams_max: u32, script: F) -> ScriptedUpstream
 where
     F: Fn(http::Request<RecvStream>, SendResponse<Bytes>, usize) -> R + Clone + Send + 'static,
     R: Future<Output = ()> + Send + 'static,
@@ -34,7 +34,7 @@ where
     .await
 }
 
-fn answer(respond: &mut SendResponse<Bytes>, body: impl Into<Bytes>) {
+pub(super) fn answer(respond: &mut SendResponse<Bytes>, body: impl Into<Bytes>) {
     // The proxy may be gone by now.
     if let Ok(mut stream) = respond.send_response(http::Response::new(()), false) {
         let _ = stream.send_data(body.into(), true);
