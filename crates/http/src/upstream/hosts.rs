@@ -181,17 +181,26 @@ impl Hosts {
         self.ignores_health.load(Ordering::Relaxed)
     }
 
-    /// Counts who is healthy: if fewer than `healthy_min` of a hundred are, all get requests,
-    /// unless there are healthy ones of a higher rank.
+    /// Counts who is healthy: if fewer than `healthy_min` of a hundred are, in this zone and in the
+    /// others, all get requests, unless there are healthy ones of a higher rank.
     pub(super) fn judge(&self, healthy_min: usize) {
         let list = self.current();
         // Those that get requests at all, while they can; the others are for when they can't.
         let rank = list.iter().map(|host| host.standing.rank).min();
         let (first, rest): (Vec<_>, Vec<_>) =
             list.iter().partition(|host| Some(host.standing.rank) == rank);
-        let healthy = first.iter().filter(|host| host.is_healthy()).count();
-        let ignores =
-            healthy * 100 < first.len() * healthy_min && !rest.iter().any(|host| host.is_healthy());
+        // Each zone by itself: a large one that is well must not hide that the other is not, nor
+        // take all requests for one that only the check takes to be down.
+        let (near, far): (Vec<_>, Vec<_>) =
+            first.into_iter().partition(|host| host.standing.is_local);
+        let are_well = |hosts: &[&Arc<Host>]| {
+            let healthy = hosts.iter().filter(|host| host.is_healthy()).count();
+            !hosts.is_empty() && healthy * 100 >= hosts.len() * healthy_min
+        };
+        let ignores = !list.is_empty()
+            && !are_well(&near)
+            && !are_well(&far)
+            && !rest.iter().any(|host| host.is_healthy());
         self.ignores_health.store(ignores, Ordering::Relaxed);
     }
 

@@ -351,6 +351,33 @@ async fn a_backup_stands_in_for_those_that_are_unhealthy_or_fail() {
 }
 
 #[tokio::test]
+async fn another_zone_that_is_well_stands_in_for_one_that_is_not() {
+    let (one, two, three) = (named("one").await, named("two").await, named("three").await);
+    let (far, away) = (named("far").await, named("away").await);
+    let zone = [(&one, Some("here")), (&two, Some("here")), (&three, Some("here"))];
+    let health = reloading::checked(&[], 50).health;
+    let with = |others: &[&ScriptedUpstream], down: &[&ScriptedUpstream]| {
+        let others = others.iter().map(|other| (*other, Some("there")));
+        let hosts: Vec<_> = zone.into_iter().chain(others).collect();
+        let upstream = build(&Settings { health: health.clone(), ..zoned(&hosts) });
+        down.iter().for_each(|of| host_at(&upstream, of).set_healthy(&upstream.0, false));
+        upstream.0.hosts.judge(50);
+        upstream
+    };
+    // One of four is healthy, but all of the other zone.
+    let upstream = with(&[&far], &[&one, &two, &three]);
+    assert_eq!(answering(&upstream).await, ["far"]);
+    let upstream = with(&[&far], &[&one, &two]);
+    assert_eq!(answering(&upstream).await, ["far", "three"]);
+    // A zone that is well needs no other.
+    let upstream = with(&[&far, &away], &[&one, &far, &away]);
+    assert_eq!(answering(&upstream).await, ["three", "two"]);
+    // Where too few are healthy in both, checks decide nothing.
+    let upstream = with(&[&far], &[&one, &two, &three, &far]);
+    assert_eq!(answering(&upstream).await, ["one", "three", "two"]);
+}
+
+#[tokio::test]
 async fn one_that_starts_slowly_leaves_nothing_to_one_that_is_down() {
     let (slow, down, backup) = (named("slow").await, named("down").await, named("backup").await);
     let with = |hosts: &[(&ScriptedUpstream, Option<&str>)]| {
