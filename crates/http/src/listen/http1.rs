@@ -452,7 +452,7 @@ impl<H: Handler> Connection<'_, H> {
             (info.version, closes),
         );
         drop(fields);
-        if !self.send(&mut body).await? {
+        if !self.send(&mut body, encoding != Encoding::Close).await? {
             return Ok(ConnectionFate::Gone);
         }
         drop(body);
@@ -487,28 +487,38 @@ impl<H: Handler> Connection<'_, H> {
     }
 
     /// Sends what the outbox holds, then `body`. Returns false if the client went away or the
-    /// connection was aborted.
-    async fn send(&mut self, body: &mut Body) -> Result<bool, ConnectionError> {
+    /// connection was aborted. If the body fails, the client gets what came before that, provided
+    /// that it then sees that the reply is cut (`shows_cut`).
+    async fn send(&mut self, body: &mut Body, shows_cut: bool) -> Result<bool, ConnectionError> {
         let mut progress = Progress::new(self.outbox.sent_bytes());
+        let mut cut: Option<ConnectionError> = None;
         poll_fn(|cx| {
             if self.context.state.is_aborted() {
                 return Poll::Ready(Ok(false));
             }
-            match self.outbox.poll_send(cx, &mut self.client, body) {
-                Poll::Ready(Ok(())) => {
-                    self.timer.disarm();
-                    return Poll::Ready(Ok(true));
+            if cut.is_none() {
+                match self.outbox.poll_send(cx, &mut self.client, body) {
+                    Poll::Ready(Ok(())) => {
+                        self.timer.disarm();
+                        return Poll::Ready(Ok(true));
+                    }
+                    Poll::Ready(Err(SendError::Io(error))) => {
+                        return Poll::Ready(Err(ConnectionError::Socket(error)));
+                    }
+                    Poll::Ready(Err(SendError::Body(BodyError::Overdue))) => {
+                        cut = Some(ConnectionError::RequestTimeout);
+                    }
+                    Poll::Ready(Err(SendError::Body(_) | SendError::Length)) => {
+                        cut = Some(ConnectionError::ReplyCut);
+                    }
+                    Poll::Pending => {}
                 }
-                Poll::Ready(Err(SendError::Io(error))) => {
-                    return Poll::Ready(Err(ConnectionError::Socket(error)));
+            }
+            if cut.is_some() {
+                if shows_cut && self.outbox.poll_flush(cx, &mut self.client).is_pending() {
+                    return self.poll_send_timeout(cx, &mut progress, body.deadline()).map(Err);
                 }
-                Poll::Ready(Err(SendError::Body(BodyError::Overdue))) => {
-                    return Poll::Ready(Err(ConnectionError::RequestTimeout));
-                }
-                Poll::Ready(Err(SendError::Body(_) | SendError::Length)) => {
-                    return Poll::Ready(Err(ConnectionError::ReplyCut));
-                }
-                Poll::Pending => {}
+                return Poll::Ready(cut.take().map_or(Ok(false), Err));
             }
             if self.outbox.awaits_body() {
                 let taken = (self.outbox.sent_bytes(), self.context.state.writes());

@@ -29,6 +29,8 @@ pub(super) struct CompressedBody {
     read: usize,
     /// The encoder may hold something that the client could have.
     unflushed: bool,
+    /// How the body failed. Said once the client has what came before.
+    failure: Option<BodyError>,
     /// Bytes compressed since other requests last had their turn.
     spent_bytes: usize,
     /// What the encoder and its output hold.
@@ -46,6 +48,7 @@ impl CompressedBody {
             output: Vec::new(),
             read: 0,
             unflushed: false,
+            failure: None,
             spent_bytes: 0,
             charge,
         });
@@ -58,6 +61,10 @@ impl CompressedBody {
     /// Ready when there is output, or at the end.
     fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         while self.encoder.is_some() && self.output.is_empty() {
+            // Without the end of the coding, and of the body: the client sees that it is cut.
+            if let Some(error) = self.failure.take() {
+                return Poll::Ready(Err(error));
+            }
             self.inner.end_if_read();
             if self.inner.data().is_empty() && http_body::Body::is_end_stream(&self.inner) {
                 self.finish_encoder().map_err(failed)?;
@@ -70,16 +77,14 @@ impl CompressedBody {
             }
             match self.inner.poll_fill(cx) {
                 Poll::Ready(Some(Ok(()))) => self.feed().map_err(failed)?,
-                // Without the end of the coding, and of the body: the client sees that it is cut.
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
+                Poll::Ready(Some(Err(error))) => {
+                    self.failure = Some(error);
+                    self.flush_encoder().map_err(failed)?;
+                }
                 Poll::Ready(None) => self.finish_encoder().map_err(failed)?,
                 Poll::Pending => {
                     self.spent_bytes = 0;
-                    if !mem::take(&mut self.unflushed) {
-                        return Poll::Pending;
-                    }
-                    let Some(encoder) = &mut self.encoder else { return Poll::Pending };
-                    encoder.flush(&mut self.output).map_err(failed)?;
+                    self.flush_encoder().map_err(failed)?;
                     if self.output.is_empty() {
                         return Poll::Pending;
                     }
@@ -99,6 +104,14 @@ impl CompressedBody {
         self.unflushed = true;
         self.spent_bytes += bytes;
         Ok(())
+    }
+
+    fn flush_encoder(&mut self) -> io::Result<()> {
+        let is_needed = mem::take(&mut self.unflushed);
+        match self.encoder.as_mut().filter(|_| is_needed) {
+            Some(encoder) => encoder.flush(&mut self.output),
+            None => Ok(()),
+        }
     }
 
     fn finish_encoder(&mut self) -> io::Result<()> {

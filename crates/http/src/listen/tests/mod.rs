@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -59,6 +60,40 @@ impl Drop for Dropped<'_> {
     }
 }
 
+/// A body that is cut after these bytes.
+struct CutBody(&'static [u8]);
+
+impl wire::Source for CutBody {
+    fn poll_fill(&mut self, _: &mut Context<'_>) -> Poll<Result<(), wire::BodyError>> {
+        let is_cut = self.0.is_empty();
+        Poll::Ready(if is_cut { Err(wire::BodyError::Reset) } else { Ok(()) })
+    }
+
+    fn data(&self) -> &[u8] {
+        self.0
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.0 = &self.0[bytes..];
+    }
+
+    fn remaining(&self) -> Option<u64> {
+        None
+    }
+
+    fn is_end(&self) -> bool {
+        false
+    }
+
+    fn take_trailers(&mut self) -> Option<http::HeaderMap> {
+        None
+    }
+
+    fn poll_background(&mut self, _: &mut Context<'_>) {}
+
+    fn finish(self: Box<Self>, _: &wire::BodyEnd) {}
+}
+
 impl Handler for TestHandler {
     fn unreadable(&self, status: StatusCode, _: &'static str, _: &Arc<Peer>) -> Response {
         Response::new(status, wire::full(format!("unreadable: {status}")))
@@ -74,6 +109,7 @@ impl Handler for TestHandler {
         match request.target() {
             "/hello" => ok(wire::full("hello")),
             "/empty" => ok(Body::empty()),
+            "/cut" => ok(Body::source(Box::new(CutBody("begun".as_bytes())))),
             "/fields" => {
                 let mut reply = ok(Body::empty());
                 for name in ["host", "x-forwarded-for", "x-forwarded-proto", "accept"] {

@@ -146,6 +146,20 @@ async fn a_handlers_own_bare_reply_stays_as_it_is() {
 }
 
 #[tokio::test]
+async fn a_client_gets_what_came_of_a_reply_before_it_was_cut() {
+    let server = start(settings());
+    let mut client = server.connect().await;
+    client.send("GET /cut HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    let reply = client.read_all().await;
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply:?}");
+    assert!(reply.ends_with("\r\n\r\n5\r\nbegun\r\n"), "{reply:?}");
+    // To whom the end of the connection is the end of the reply, it would look complete.
+    let mut old = server.connect().await;
+    old.send("GET /cut HTTP/1.0\r\n\r\n").await;
+    assert_eq!(old.read_all().await, "");
+}
+
+#[tokio::test]
 async fn a_reply_to_an_upload_that_nobody_reads_arrives_all_the_same() {
     let server = start(settings());
     let mut client = server.connect().await;
