@@ -111,6 +111,10 @@ impl RequestContext {
             extras.apply(&mut reply.fields);
         }
         self.answer.answered(reply.status.as_u16(), &self.routed);
+        // Weir's own fields come after the route's rules, which are about the upstream's.
+        if let Some(cookie) = self.sent.as_mut().and_then(|sent| sent.host_cookie.take()) {
+            reply.fields.append("set-cookie", &*cookie);
+        }
         reply::add_fields(&mut reply.fields, self.reply_to());
         if reply.status == StatusCode::SWITCHING_PROTOCOLS {
             return self.switch(reply);

@@ -273,10 +273,10 @@ pub(super) async fn answer<X: Exchange>(
     let began = decided.and_then(|decided| decided.at).unwrap_or_else(clock::monotonic);
     let dispatch = Dispatch { sender, began, mirror: route.mirror.as_deref() };
     let reply = pin!(exchange.send(upstream, request, dispatch, sent)).await;
-    let mut reply = sent.replied(upstream, reply)?;
-    if let Some(cookie) = sticky {
+    let reply = sent.replied(upstream, reply)?;
+    sent.host_cookie = sticky.and_then(|cookie| {
         let way = (admitted.owner, sent.reached.as_ref());
-        sender::keep_host(cookie, way, received.client.https, &mut reply.fields);
-    }
+        sender::host_cookie(cookie, way, received.client.https)
+    });
     Ok(reply)
 }

@@ -14,7 +14,9 @@ use http::HeaderMap;
 use crate::proxy::settings;
 use crate::telemetry::{CounterSet, Metrics, labels, names};
 use crate::upstream::{Sender, Upstream};
-use crate::wire::{self, Body, BodyEnd, BodyError, BodyOutcome, Charge, Request, Source, counted};
+use crate::wire::{
+    self, Body, BodyEnd, BodyError, BodyOutcome, Charge, Known, Request, Source, counted,
+};
 
 /// Copies of one worker that are under way, at most.
 const COPIES_MAX: usize = 256;
@@ -139,6 +141,8 @@ impl Copy {
     fn send(self, body: Body) {
         let Self { mirror, mut request, permit } = self;
         request.body = body;
+        // A copy has no trailers.
+        request.fields.remove(Known::Trailer);
         tokio::spawn(async move {
             // The least important of all, where requests have to wait.
             let sender = Sender { priority: 0, ..Sender::default() };

@@ -9,7 +9,7 @@ use crate::proxy::decide::Decided;
 use crate::proxy::decide::facts::{self, FactQuery, Facts, RequestView, RouteTraits};
 use crate::proxy::settings::HashBy;
 use crate::upstream::{Affinity, SameSite, SendRecord, Sender, StickyCookie, Upstream};
-use crate::wire::{Fields, Network};
+use crate::wire::Network;
 
 /// Secret, so that nobody can choose a key that counts as another's.
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
@@ -95,18 +95,16 @@ fn tag(value: &str) -> Option<u64> {
     (value.len() == 16).then(|| u64::from_str_radix(value, 16).ok()).flatten()
 }
 
-/// Has the client come back to the host that has answered, unless it was sent there by the cookie.
-/// `https`: its connection is encrypted.
-pub(in crate::proxy) fn keep_host(
+/// The cookie with which the client comes back to the host that has answered, unless it was sent
+/// there by the cookie. `https`: its connection is encrypted.
+pub(in crate::proxy) fn host_cookie(
     cookie: &StickyCookie,
     (affinity, reached): (Option<Affinity>, Option<&SendRecord>),
     https: bool,
-    fields: &mut Fields,
-) {
-    let Some(address) = reached.and_then(|reached| reached.address.as_ref()) else { return };
-    let tag = address.tag();
+) -> Option<Box<str>> {
+    let tag = reached?.address.as_ref()?.tag();
     if affinity == Some(Affinity::Host(tag)) {
-        return;
+        return None;
     }
     let same_site = match cookie.same_site {
         SameSite::Lax => "Lax",
@@ -121,5 +119,5 @@ pub(in crate::proxy) fn keep_host(
     if https || cookie.same_site == SameSite::None {
         value.push_str("; Secure");
     }
-    fields.append("set-cookie", value);
+    Some(value.into())
 }

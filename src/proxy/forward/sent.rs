@@ -42,6 +42,8 @@ pub(in crate::proxy) struct Sent {
     pub(in crate::proxy) timeout: Option<Box<RequestTimeout>>,
     /// Where it was sent, and when, if the access line or the trace shows that.
     pub(in crate::proxy) reached: Option<SendRecord>,
+    /// The cookie that names the host that has answered, for a client that has to come back to it.
+    pub(in crate::proxy) host_cookie: Option<Box<str>>,
     /// Whether the reply is an upstream's.
     pub(in crate::proxy) by_upstream: bool,
     /// Its time was over before there was one.
@@ -73,6 +75,7 @@ impl Sent {
             request_bytes: None,
             timeout: None,
             reached: received.notes_sending().then(SendRecord::default),
+            host_cookie: None,
             by_upstream: false,
             is_overdue: false,
         }

@@ -66,6 +66,25 @@ async fn a_client_comes_back_to_the_endpoint_that_its_cookie_names() {
 }
 
 #[tokio::test]
+async fn a_routes_rules_do_not_touch_the_cookie_that_names_the_endpoint() {
+    let upstream = Upstream::start();
+    upstream.answer(200, &[("set-cookie", "session=1")], "");
+    let endpoint = format!("\"{}\"", upstream.url());
+    for rules in ["remove = [\"set-cookie\"]", "set = { Set-Cookie = \"server=x\" }"] {
+        let sticky = "[upstreams.api]\nsticky = { cookie = \"server\" }";
+        let config = Toml::new()
+            .more(&format!("{sticky}\nendpoints = [{endpoint}]"))
+            .route(&format!("path = \"/*\"\nupstream = \"api\"\nresponse_headers = {{ {rules} }}"));
+        let weir = Weir::start(&config.text());
+        let reply = get(weir.http, "/", &[]).await;
+        let all: Vec<_> = reply.headers.get_all("set-cookie").iter().collect();
+        let ours = all.last().and_then(|value| value.to_str().ok()).unwrap_or_default();
+        assert!(ours.starts_with("server=") && ours.contains("; HttpOnly"), "{rules}: {all:?}");
+        assert!(!all.iter().any(|value| value.as_bytes() == b"session=1"), "{rules}: {all:?}");
+    }
+}
+
+#[tokio::test]
 async fn requests_stay_in_the_zone_and_away_from_backups_while_they_can() {
     let (mut near, mut far, backup) = (answering("near"), answering("far"), answering("backup"));
     let endpoints = [

@@ -117,9 +117,15 @@ async fn what_is_admitted_is_copied_and_nobody_waits_for_the_copy() {
     );
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert_eq!(upstream.last().body.len(), 1_025);
-    assert_eq!((result("too_large"), shadow.seen().len()), (2, 2));
+    let trailing = "POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ntrailer: x-sum\r\n\
+                    transfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\nx-sum: 1\r\n\r\n";
+    crate::harness::client::raw(weir.http, trailing.as_bytes(), std::time::Duration::from_secs(5));
+    assert_eq!(upstream.last().header("trailer").as_deref(), Some("x-sum"));
+    let copy = copies(&shadow, 3).await.remove(2);
+    assert_eq!((copy.header("trailer"), copy.body.len()), (None, 1), "it has no trailers");
+    assert_eq!((result("too_large"), shadow.seen().len()), (2, 3));
     // Nothing else was charged, and what is refused is not copied.
-    for left in (0..6).rev() {
+    for left in (0..5).rev() {
         assert_eq!(client.get("/", &[]).await.unwrap().remaining("day"), left);
     }
     assert_eq!(client.get("/", &[]).await.unwrap().status, 429);
