@@ -63,6 +63,8 @@ pub(super) struct Route {
     pub(super) request_timeout: Option<Duration>,
     /// The routes that take some of its requests, by index, in the order in which they are asked.
     pub(super) variants: Vec<usize>,
+    /// Whether its path ends in a slash, if it redirects and that makes a difference to it.
+    slash: Option<bool>,
     /// Which requests it takes, if it is a variant.
     condition: Option<Condition>,
     /// Which host of the upstream a request belongs to, if it may belong to one.
@@ -362,6 +364,36 @@ impl Snapshot {
         self.route(found.route).is_some_and(|route| route.decider.is_some()).then_some(found)
     }
 
+    /// The route for the path exactly as spelt, instead of the variant `taken` of the route `of`, if
+    /// that variant has no policy: see [`with_policy`](Self::with_policy).
+    ///
+    /// # Errors
+    /// As for [`find`](Self::find).
+    pub(super) fn limited_instead<'r>(
+        &self,
+        target: Target<'r>,
+        request: &Request,
+        (of, taken): (usize, usize),
+    ) -> Result<Option<Match<'r>>, Refusal> {
+        let Some(table) = self.tables.of(target.listener).filter(|_| of != taken) else {
+            return Ok(None);
+        };
+        let host = if table.know_hosts() { target.authority.host() } else { "" };
+        let method = &request.method;
+        // Its own route leaves such requests to it.
+        let route = |found: Option<&Match<'_>>| Some(found?.route).filter(|route| *route != of);
+        let found = self.with_policy(table, host, target.path, method, taken);
+        if target.paths.encoded_slash == EncodedSlash::Compare
+            && let Some(Ok(decoded)) = path::with_decoded_slashes(target.path, target.paths)
+        {
+            let other = self.with_policy(table, host, &decoded, method, taken);
+            if route(other.as_ref()) != route(found.as_ref()) {
+                return Err(Refusal::BadRequest(Check::Path.wrong(ESCAPED_SLASH)));
+            }
+        }
+        Ok(found.filter(|found| found.route != of))
+    }
+
     #[cfg(test)]
     pub(super) fn has_route(&self, path: &str) -> bool {
         self.tables.of(0).is_some_and(|table| table.find("", path, &Method::GET).is_ok())
@@ -404,9 +436,14 @@ impl Snapshot {
     /// The variant of the route at `index` that takes a request, or else the route itself.
     pub(super) fn variant(&self, index: usize, view: RequestView<'_>) -> usize {
         let Some(route) = self.route(index) else { return index };
+        // As for routes without conditions: a redirect from `/docs` to `/docs/` must not match its
+        // own target.
+        let is_slashed = path::ends_in_slash(view.target.path, view.target.paths);
         let takes = |variant: &&usize| {
-            let condition = self.route(**variant).and_then(|route| route.condition.as_ref());
-            condition.is_some_and(|condition| condition.holds(view))
+            self.route(**variant).is_some_and(|route| {
+                route.slash.is_none_or(|slash| slash == is_slashed)
+                    && route.condition.as_ref().is_some_and(|condition| condition.holds(view))
+            })
         };
         route.variants.iter().find(takes).copied().unwrap_or(index)
     }
@@ -501,12 +538,14 @@ impl Route {
         let (body_bytes_max, request_timeout) = (written.body_bytes_max, written.request_timeout);
         let (priority, maintenance) = (written.priority, written.maintenance);
         let is_folded = is_folded(&written.path);
+        let slash = redirects_with_slash(&action, pattern);
         Self {
             action,
             decider,
             body_bytes_max,
             request_timeout,
             variants: Vec::new(),
+            slash,
             condition,
             host_query,
             overrides,
@@ -520,6 +559,17 @@ impl Route {
             handle,
         }
     }
+}
+
+/// Whether a route that redirects is for paths with a slash at their end. `None` if it does not, or
+/// is for both.
+fn redirects_with_slash(action: &Action, pattern: &Pattern) -> Option<bool> {
+    let redirects = match action {
+        Action::Redirect(_) => true,
+        Action::Respond(own) => own.status.is_redirection(),
+        Action::Upstream(_) | Action::Decide => false,
+    };
+    (redirects && !pattern.open).then(|| pattern.ends_in_slash())
 }
 
 /// Notes which route decides about a domain.

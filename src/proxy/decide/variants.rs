@@ -1,6 +1,7 @@
 //! Routes with `when`: those for the same requests as another one, of which they take some. By
 //! facts of the request, by a share of the senders, or both. Knows nothing of hosts and paths.
 
+use std::borrow::Cow;
 use std::cell::LazyCell;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -9,6 +10,7 @@ use regex_automata::meta::Regex;
 
 use crate::proxy::decide::facts::{self, FactQuery, Facts, RequestView, RouteTraits};
 use crate::proxy::receive::path;
+use crate::proxy::receive::text::latin1_bytes;
 use crate::proxy::route::expression;
 use crate::proxy::settings::{Paths, When};
 use crate::telemetry::SettingError;
@@ -79,10 +81,13 @@ impl Condition {
         let (mut conditions, mut wrong) = (Vec::with_capacity(written.facts.len()), Vec::new());
         for (fact, texts) in &written.facts {
             let paths = (fact == "path").then_some(paths);
-            let ignores_case = paths.is_some_and(|paths| !paths.case_exact);
             let mut values = Vec::with_capacity(texts.len());
             for text in texts {
-                match Value::build(text, ignores_case) {
+                let built = match paths {
+                    Some(paths) => Value::of_path(text, paths),
+                    None => Value::build(text, false),
+                };
+                match built {
                     Ok(value) => values.push(value),
                     Err(expected) => {
                         let (setting, found) = (format!("{at}.{fact}"), format!("{text:?}"));
@@ -119,14 +124,18 @@ impl FactCondition {
     fn holds(&self, view: RequestView<'_>) -> bool {
         let facts = Facts::gather(&self.query, view);
         let pairs = facts.pairs();
-        let is_meant = |found: &str| {
+        let is_meant = |found: &[u8]| {
             // Once, however many digests are listed.
-            let digest = LazyCell::new(|| digest(&SHA256, found.as_bytes()));
+            let digest = LazyCell::new(|| digest(&SHA256, found));
             self.values.iter().any(|value| value.is(found, || digest.as_ref()))
         };
-        pairs.iter().any(|(_, found)| match self.paths {
-            Some(paths) => is_meant(&path::one_spelling(found, paths)),
-            None => is_meant(found),
+        pairs.iter().any(|(_, found)| {
+            let found = match self.paths {
+                Some(paths) => path::one_spelling(found, paths),
+                None => Cow::Borrowed(&**found),
+            };
+            // Most facts show bytes beyond ASCII as Latin-1, and what is written is UTF-8.
+            is_meant(found.as_bytes()) || latin1_bytes(&found).is_some_and(|bytes| is_meant(&bytes))
         })
     }
 }
@@ -146,14 +155,34 @@ impl Value {
         Ok(if any { Self::Any } else { Self::Text(written.to_owned()) })
     }
 
-    fn is<'a>(&self, found: &str, digest: impl FnOnce() -> &'a [u8]) -> bool {
+    /// The same for a path, which is compared in one spelling.
+    fn of_path(written: &str, paths: Paths) -> Result<Self, String> {
+        let value = Self::build(written, !paths.case_exact)?;
+        if matches!(value, Self::Expression(_)) && has_escape(written, paths) {
+            return Err("an expression without escapes but `%2F`, since the others of a path are \
+                        decoded before it is compared: `é` and not `%C3%A9`"
+                .into());
+        }
+        Ok(value)
+    }
+
+    fn is<'a>(&self, found: &[u8], digest: impl FnOnce() -> &'a [u8]) -> bool {
         match self {
             Self::Any => true,
-            Self::Text(text) => text == found,
+            Self::Text(text) => text.as_bytes() == found,
             Self::Digest(own) => digest() == own,
             Self::Expression(regex) => regex.is_match(found),
         }
     }
+}
+
+/// Whether an expression has an escape that no path has in one spelling.
+fn has_escape(expression: &str, paths: Paths) -> bool {
+    let mut escapes = expression.match_indices('%').filter_map(|(at, _)| {
+        let digits = expression.get(at + 1..at + 3)?;
+        digits.bytes().all(|digit| digit.is_ascii_hexdigit()).then_some(digits)
+    });
+    escapes.any(|digits| digits != "2F" && (paths.case_exact || digits != "2f"))
 }
 
 /// The digest in these hexadecimal digits.
@@ -195,7 +224,7 @@ mod tests {
         let value = Value::build(&format!("sha256:{abc}"), false).unwrap();
         let is = |found: &str| {
             let digest = digest(&SHA256, found.as_bytes());
-            value.is(found, || digest.as_ref())
+            value.is(found.as_bytes(), || digest.as_ref())
         };
         assert!(is("abc") && !is("abd"));
         assert!(!is(&format!("sha256:{abc}")), "what is written is not the value");

@@ -139,6 +139,13 @@ pub(in crate::proxy) fn without_parameters(segment: &str) -> &str {
     end.and_then(|end| segment.get(..end)).unwrap_or(segment)
 }
 
+/// Whether a normal path ends in a slash, but for what routing ignores.
+pub(in crate::proxy) fn ends_in_slash(path: &str, paths: Paths) -> bool {
+    let last = path.rsplit('/').next().unwrap_or_default();
+    let ignored = paths.parameters == PathParameters::Ignore;
+    (if ignored { without_parameters(last) } else { last }).is_empty()
+}
+
 /// The path as policies see it: without the parts that routing ignores because an upstream may
 /// ignore them.
 pub(in crate::proxy) fn shown(path: &str, paths: Paths) -> Cow<'_, str> {

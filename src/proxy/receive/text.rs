@@ -87,6 +87,14 @@ pub(in crate::proxy) fn latin1(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
+/// The bytes that a text of [`latin1`] stands for, if they are others than those of the text.
+pub(in crate::proxy) fn latin1_bytes(text: &str) -> Option<Vec<u8>> {
+    if text.is_ascii() {
+        return None;
+    }
+    text.chars().map(|letter| u8::try_from(letter).ok()).collect()
+}
+
 /// The part of a path that the access log and the trace show.
 pub(in crate::proxy) fn cut_path(path: &str) -> &str {
     path.get(..path.floor_char_boundary(PATH_BYTES_MAX)).unwrap_or_default()

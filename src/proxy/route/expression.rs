@@ -1,24 +1,37 @@
 //! Regular expressions of the configuration. Each takes time in proportion to what it is matched
-//! with, and matches the whole of it.
+//! with, and matches the whole of it. That is bytes: of a letter beyond ASCII, those of its UTF-8,
+//! or the escapes of them in a path.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
 
 use regex_automata::meta::Regex;
 use regex_automata::util::captures::Captures;
 use regex_automata::util::syntax;
 
 use crate::proxy::receive::path;
-use crate::proxy::route::written::error;
-use crate::proxy::settings::Paths;
+use crate::proxy::route::written::{WRITTEN, error};
+use crate::proxy::settings::{EncodedSlash, PathParameters, Paths};
 use crate::telemetry::SettingError;
 
 /// Maximum length of an expression, and size of what it is compiled to, in bytes.
 const EXPRESSION_BYTES_MAX: usize = 1 << 10;
 const COMPILED_BYTES_MAX: usize = 1 << 20;
 
-/// Compiles an expression.
+/// Compiles an expression that is matched with bytes as they are meant, without escapes.
 ///
 /// # Errors
 /// What was expected.
 pub(in crate::proxy) fn compile(written: &str, ignores_case: bool) -> Result<Regex, String> {
+    compile_spelt(written, ignores_case, str::to_owned)
+}
+
+/// The same with letters beyond ASCII as `spell` has them.
+fn compile_spelt(
+    written: &str,
+    ignores_case: bool,
+    spell: fn(&str) -> String,
+) -> Result<Regex, String> {
     if written.len() > EXPRESSION_BYTES_MAX {
         return Err(format!("an expression of at most {EXPRESSION_BYTES_MAX} bytes"));
     }
@@ -35,7 +48,71 @@ pub(in crate::proxy) fn compile(written: &str, ignores_case: bool) -> Result<Reg
     };
     // By itself first: its parentheses must not close ours.
     build(written)?;
-    build(&format!("\\A(?:{written})\\z"))
+    let spelt = with_letters(written, ignores_case, spell)?;
+    build(&format!("\\A(?:{spelt})\\z"))
+}
+
+/// A valid expression with its letters beyond ASCII as `spell` has them, in both cases if case
+/// makes no difference: the engine only knows the cases of ASCII where it matches bytes.
+fn with_letters(
+    written: &str,
+    ignores_case: bool,
+    spell: fn(&str) -> String,
+) -> Result<Cow<'_, str>, String> {
+    if written.is_ascii() {
+        return Ok(Cow::Borrowed(written));
+    }
+    let mut out = String::with_capacity(written.len() * 2);
+    let mut classes = 0_usize;
+    let mut rest = written.chars().peekable();
+    while let Some(letter) = rest.next() {
+        match letter {
+            '\\' => out.extend([Some(letter), rest.next()].into_iter().flatten()),
+            '[' => {
+                classes += 1;
+                out.push(letter);
+                // A bracket that comes first is one of the class.
+                out.extend(rest.next_if_eq(&'^'));
+                out.extend(rest.next_if_eq(&']'));
+            }
+            ']' => {
+                classes = classes.saturating_sub(1);
+                out.push(letter);
+            }
+            letter if letter.is_ascii() => out.push(letter),
+            letter if classes > 0 => {
+                return Err(format!(
+                    "an expression without `{letter}` between brackets, which stand for one byte: \
+                     `(?:é|è)` instead of `[éè]`"
+                ));
+            }
+            letter => {
+                let mut forms = vec![letter.to_string()];
+                let cases = [letter.to_lowercase().collect(), letter.to_uppercase().collect()];
+                for form in cases.into_iter().filter(|_| ignores_case) {
+                    if !forms.contains(&form) {
+                        forms.push(form);
+                    }
+                }
+                let forms: Vec<String> = forms.iter().map(|form| spell(form)).collect();
+                // Writing to a String can't fail.
+                let _ = write!(out, "(?:{})", forms.join("|"));
+            }
+        }
+    }
+    Ok(Cow::Owned(out))
+}
+
+/// A text with the escapes of a path for what is beyond ASCII.
+fn escaped(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut out, byte| {
+        if byte.is_ascii() {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+        out
+    })
 }
 
 /// What an error of several lines says after it has drawn the expression.
@@ -50,6 +127,8 @@ pub(in crate::proxy) struct ExpressionRewrite {
     pattern: String,
     regex: Regex,
     parts: Vec<Part>,
+    /// How many escapes of its own have a meaning that a client must not choose.
+    telling: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,11 +150,14 @@ impl ExpressionRewrite {
     /// # Errors
     /// The first error.
     pub(in crate::proxy) fn build(pattern: &str, to: &str, at: &str) -> Result<Self, SettingError> {
-        let regex = compile(pattern, true)
+        let regex = compile_spelt(pattern, true, escaped)
             .map_err(|expected| error(&format!("{at}.match"), pattern, &expected))?;
-        let parts =
-            parts(to, &regex).map_err(|expected| error(&format!("{at}.to"), to, &expected))?;
-        Ok(Self { pattern: pattern.to_owned(), regex, parts })
+        let parts = parts(to, &regex)
+            .and_then(normal)
+            .map_err(|expected| error(&format!("{at}.to"), to, &expected))?;
+        let of = |part: &Part| if let Part::Text(text) = part { telling_escapes(text) } else { 0 };
+        let telling = parts.iter().map(of).sum();
+        Ok(Self { pattern: pattern.to_owned(), regex, parts, telling })
     }
 
     /// Whether the expression matches a path.
@@ -99,7 +181,11 @@ impl ExpressionRewrite {
             return Some(self.join(asked, &captures, paths));
         }
         let shown = path::shown(asked, paths);
-        let one = path::one_spelling(&shown, paths);
+        let one: String = path::one_spelling(&shown, paths)
+            .chars()
+            // What is beyond ASCII stands for a byte there.
+            .map(|byte| if byte.is_ascii() { byte.into() } else { format!("%{:02X}", byte as u32) })
+            .collect();
         let is_meant = self.matches(&one) || self.matches(&format!("{one}/"));
         is_meant.then_some(Err("a path of which the route's expression matches another spelling"))
     }
@@ -117,9 +203,9 @@ impl ExpressionRewrite {
         }
         // A group may be a part of a segment, so that a client could make `..` of two of them, or
         // cut an escape.
-        let slashes = |path: &str| path.to_ascii_lowercase().matches("%2f").count();
-        match path::normal(&made, paths) {
-            Ok(normal) if normal == made && slashes(&made) <= slashes(path) => Ok(made),
+        let is_ours = telling_escapes(&made) <= telling_escapes(path) + self.telling;
+        match path::normal(&made, may_be_made(paths)) {
+            Ok(normal) if normal == made && is_ours => Ok(made),
             _ => {
                 Err("a path of which the route's expression makes one with empty or dot segments, \
                       or with a part of an escape")
@@ -128,7 +214,56 @@ impl ExpressionRewrite {
     }
 }
 
-/// Reads `/v2/{1}/{name}`.
+/// What a path that is made may have: what is refused in a client's, and decoded in it, the
+/// operator may write. Only empty and dot segments are never meant.
+fn may_be_made(paths: Paths) -> Paths {
+    let parameters = match paths.parameters {
+        PathParameters::Keep => PathParameters::Keep,
+        _ => PathParameters::Ignore,
+    };
+    Paths { encoded_slash: EncodedSlash::Keep, control_characters: true, parameters, ..paths }
+}
+
+/// The number of escaped slashes, backslashes and control characters in a normal path.
+fn telling_escapes(path: &str) -> usize {
+    let escapes = path.match_indices('%').filter_map(|(at, _)| path.get(at + 1..at + 3));
+    let bytes = escapes.filter_map(|digits| u8::from_str_radix(digits, 16).ok());
+    bytes.filter(|byte| matches!(byte, b'/' | b'\\') || byte.is_ascii_control()).count()
+}
+
+/// Brings the texts between the groups into the normal form of a path.
+fn normal(parts: Vec<Part>) -> Result<Vec<Part>, String> {
+    const EXPECTED: &str =
+        "a path that may be normal: without empty and dot segments, and without broken escapes";
+    let texts = parts.iter().filter_map(|part| match part {
+        Part::Text(text) => Some(path::decoded(text)),
+        Part::Group(_) => None,
+    });
+    // What stands for a group is in no text: more dashes than any of them has in a row, whatever
+    // their spelling, and an end.
+    let dashes =
+        texts.flat_map(|text| text.split(|letter| letter != '-').map(str::len).collect::<Vec<_>>());
+    let group = "-".repeat(dashes.max().unwrap_or_default() + 1) + "_";
+    let written: String = parts
+        .iter()
+        .map(|part| if let Part::Text(text) = part { text.as_str() } else { group.as_str() })
+        .collect();
+    let paths = Paths { parameters: PathParameters::Ignore, ..WRITTEN };
+    let normal = path::normal(&written, paths).map_err(|_| EXPECTED)?;
+    let is_whole = normal.matches('/').count() == written.matches('/').count()
+        && normal.ends_with('/') == written.ends_with('/');
+    if !is_whole {
+        return Err(EXPECTED.into());
+    }
+    let mut texts = normal.split(group.as_str());
+    let spelt = |part| match part {
+        Part::Text(_) => Part::Text(texts.next().unwrap_or_default().to_owned()),
+        group => group,
+    };
+    Ok(parts.into_iter().map(spelt).collect())
+}
+
+/// Reads `/v2/{1}/{name}`: a text before and after each group.
 fn parts(to: &str, regex: &Regex) -> Result<Vec<Part>, String> {
     const EXPECTED: &str =
         "a path without query, such as \"/v2/{1}\", with groups by number or name in braces";
@@ -141,6 +276,9 @@ fn parts(to: &str, regex: &Regex) -> Result<Vec<Part>, String> {
     let mut rest = to;
     while let Some((text, after)) = rest.split_once('{') {
         let (group, after) = after.split_once('}').ok_or(EXPECTED)?;
+        if text.contains('}') {
+            return Err(EXPECTED.into());
+        }
         let number = match group.parse::<usize>() {
             Ok(number) => (number < names.len()).then_some(number),
             Err(_) => names.iter().position(|name| *name == Some(group)),
@@ -202,9 +340,71 @@ mod tests {
             ("/(.*)", "/1}", "rewrite.to"),
             ("/(.*)", "x/{1}", "rewrite.to"),
             ("/(.*)", "/{1}?x", "rewrite.to"),
+            ("/(.*)", "/a}b/{1}", "rewrite.to"),
+            // No path that is made of these would be normal.
+            ("/(.*)", "//{1}", "rewrite.to"),
+            ("/(.*)", "/a//{1}", "rewrite.to"),
+            ("/(.*)", "/a/../{1}", "rewrite.to"),
+            ("/(.*)", "/a/%2e%2E", "rewrite.to"),
+            ("/(.*)", "/{1}/.", "rewrite.to"),
+            ("/(.*)", "/;x/{1}", "rewrite.to"),
+            ("/(.*)", "/..%2f/{1}", "rewrite.to"),
+            ("/(.*)", "/a%2/{1}", "rewrite.to"),
+            ("/(.*)", "/a\\{1}", "rewrite.to"),
+            // Brackets are for one byte.
+            ("/[éè](.*)", "/{1}", "rewrite.match"),
+            ("/(?u)[^]é](.*)", "/{1}", "rewrite.match"),
         ] {
             assert_eq!(build(pattern, to).unwrap_err().setting, setting, "{pattern} {to}");
         }
+    }
+
+    #[test]
+    fn what_an_operator_writes_is_brought_into_normal_form() {
+        let all = [
+            Paths::default(),
+            WRITTEN,
+            Paths { encoded_slash: EncodedSlash::Reject, ..Paths::default() },
+            Paths { encoded_slash: EncodedSlash::Decode, ..Paths::default() },
+            Paths { parameters: PathParameters::Reject, ..Paths::default() },
+            Paths { parameters: PathParameters::Strip, ..Paths::default() },
+        ];
+        for (to, made) in [
+            ("/a b/{1}", "/a%20b/x/y"),
+            ("/é/{1}", "/%C3%A9/x/y"),
+            ("/%7euser/{1}", "/~user/x/y"),
+            ("/a%2fb/{1}", "/a%2Fb/x/y"),
+            ("/a%0a%5c;v=1/{1}", "/a%0A%5C;v=1/x/y"),
+            ("/--_-%2d-/{1}--_{1}", "/--_---/x/y--_x/y"),
+            ("/.{1}", "/.x/y"),
+        ] {
+            let rewrite = build("/t/(.*)", to).unwrap();
+            for paths in all {
+                let got = rewrite.apply("/t/x/y", paths).unwrap();
+                assert_eq!(got.as_deref(), Ok(made), "{to} {paths:?}");
+            }
+        }
+        // A client's own slash is one that was decided on, and others it can't make.
+        let rewrite = build("/t/(.)(.)(.*)", "/a%2fb/{1}{3}").unwrap();
+        assert!(matches!(rewrite.apply("/t/xy%2Fz", WRITTEN), Some(Ok(_))));
+        assert!(matches!(rewrite.apply("/t/%A2F", WRITTEN), Some(Err(_))));
+        assert!(matches!(rewrite.apply("/t/%A0A", WRITTEN), Some(Err(_))));
+    }
+
+    #[test]
+    fn letters_beyond_ascii_are_those_of_a_path_in_either_case() {
+        let rewrite = build("/rw/café(.*)", "/new{1}").unwrap();
+        for path in ["/rw/caf%C3%A9/x", "/RW/CAF%C3%89/x"] {
+            let got = rewrite.apply(path, Paths::default());
+            assert_eq!(got.unwrap().as_deref(), Ok("/new/x"), "{path}");
+        }
+        assert!(rewrite.apply("/rw/cafe/x", Paths::default()).is_none());
+        assert!(rewrite.apply("/rw/caf%E9/x", Paths::default()).is_none());
+        // Other spellings of it do not get past the rewrite.
+        assert!(matches!(rewrite.apply("/r%77;a/caf%C3%A9/x", Paths::default()), Some(Err(_))));
+        let rewrite = build("/x(é+)y", "/{1}").unwrap();
+        let got = rewrite.apply("/x%C3%A9%C3%A9y", Paths::default());
+        assert_eq!(got.unwrap().as_deref(), Ok("/%C3%A9%C3%A9"));
     }
 
     #[test]

@@ -56,12 +56,19 @@ pub(super) fn find<'l, 'r>(
     target: Target<'r>,
     request: &Request,
     received: &Received,
-    variant: impl FnOnce(&Snapshot, &Match<'r>) -> usize,
+    variant: impl Fn(&Snapshot, &Match<'r>) -> usize,
 ) -> Result<(&'l Route, Match<'r>, Routed), Refusal> {
     let snapshot = local.snapshot();
     let mut found = snapshot.find(target, request)?;
     if snapshot.route(found.route).is_some_and(|route| !route.variants.is_empty()) {
-        found.route = variant(snapshot, &found);
+        let taken = variant(snapshot, &found);
+        match snapshot.limited_instead(target, request, (found.route, taken))? {
+            Some(limited) => {
+                found = limited;
+                found.route = variant(snapshot, &found);
+            }
+            None => found.route = taken,
+        }
     }
     let (Some(route), Some(handle)) = (snapshot.route(found.route), local.handle(found.route))
     else {

@@ -40,6 +40,11 @@ impl Pattern {
             if let Segment::Parameter(name) = segment { Some(name) } else { None }
         })
     }
+
+    /// Whether it ends in a slash.
+    pub(in crate::proxy) fn ends_in_slash(&self) -> bool {
+        matches!(self.segments.last(), Some(Segment::Literal(bytes)) if bytes.is_empty())
+    }
 }
 
 /// One segment of a pattern.

@@ -68,6 +68,81 @@ async fn an_expression_is_matched_by_the_whole_value_whatever_the_spelling_of_a_
 }
 
 #[tokio::test]
+async fn letters_beyond_ascii_are_compared_as_they_are_written() {
+    // `printf %s café | sha256sum`.
+    let digest = "850f7dc43910ff890f8879c0ed26fe697c93a067ad93a7d50f466a7028a9bf4e";
+    let config = Toml::new()
+        .route(&responding("path", "when = { path = \"~/w/café/.*\" }"))
+        .route(&responding("query", "when = { query.x = \"é\" }"))
+        .route(&responding("header", "when = { header.x-a = [\"é\", \"~über(é|è)+\"] }"))
+        .route(&responding("digest", &format!("when = {{ query.y = \"sha256:{digest}\" }}")))
+        .route(&responding("rest", ""));
+    let weir = Weir::start(&config.text());
+    let answer = |target: &str, value: &str| {
+        let request = format!(
+            "GET {target} HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx-a: {value}\r\n\r\n"
+        );
+        let reply = raw(weir.http, request.as_bytes(), Duration::from_secs(5));
+        reply.rsplit("\r\n").next().unwrap_or_default().to_owned()
+    };
+    for (target, value, expected) in [
+        ("/w/caf%C3%A9/x", "", "path"),
+        ("/W/CAF%c3%89/x", "", "path"),
+        ("/w/café/x", "", "path"),
+        ("/w/cafe/x", "", "rest"),
+        ("/w/caf%E9/x", "", "rest"),
+        ("/?x=%C3%A9", "", "query"),
+        ("/?x=e", "", "rest"),
+        ("/", "é", "header"),
+        ("/", "überéèé", "header"),
+        ("/", "übere", "rest"),
+        ("/?y=caf%C3%A9", "", "digest"),
+    ] {
+        assert_eq!(answer(target, value), expected, "{target} {value}");
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_under_conditions_does_not_lead_to_itself() {
+    for (from, to) in [("/docs", "/docs/"), ("/docs/", "/docs")] {
+        let redirect = format!(
+            "name = \"moved\"\npath = \"{from}\"\nwhen = {{ header.x-new = \"*\" }}\n\
+             redirect = \"{to}\""
+        );
+        let rest = responding("rest", "").replace("/*", from);
+        let weir = Weir::start(&Toml::new().route(&redirect).route(&rest).text());
+        let status = async |target: &str| get(weir.http, target, &[("x-new", "")]).await.status;
+        assert_eq!((status(from).await, status(to).await), (308, 200), "{from}");
+        assert_eq!(status(&format!("{from};x")).await, 308, "{from}");
+    }
+}
+
+#[tokio::test]
+async fn a_variant_without_limits_leaves_other_spellings_to_a_limited_route() {
+    let upstream = crate::harness::upstream::Upstream::start();
+    let route = |path: &str, more: &str| format!("path = \"{path}\"\nupstream = \"api\"\n{more}");
+    let free = "name = \"free\"\nwhen = { header.x-free = \"*\" }";
+    let config = Toml::new()
+        .upstream("api", &upstream.url(), "")
+        .policy("public", &[TEN])
+        .route(&route("/static/*", free))
+        .route(&route("/static/*", "name = \"static\"\npolicy = \"public\""))
+        .route(&route("/*", "name = \"all\"\npolicy = \"public\""));
+    let weir = Weir::start(&config.text());
+    for (target, route) in [
+        ("/static/x", "free"),
+        ("/static/x;y", "free"),
+        ("/STATIC/x", "all"),
+        ("/%53tatic/x", "all"),
+    ] {
+        let series = format!("weir_requests_total{{route=\"{route}\",code=\"200\"}}");
+        let before = weir.metric(&series);
+        assert_eq!(get(weir.http, target, &[("x-free", "")]).await.status, 200);
+        assert_eq!(weir.metric(&series), before + 1, "{target} is for {route}");
+    }
+}
+
+#[tokio::test]
 async fn a_share_of_the_senders_goes_to_a_canary_and_stays_there() {
     let by = |share: &str| format!("when = {{ share = {share}, by = \"header.x-user\" }}");
     let config = |share: &str| {
@@ -169,6 +244,9 @@ fn what_is_wrong_with_a_condition_is_said_where_it_is() {
         ("when = { share = \"5.123%\" }", "a percentage"),
         ("when = { share = 5, by = \"nobody\" }", "a fact such as"),
         ("when = { path.id = \"1\" }", "never have"),
+        ("when = { path = \"~/caf%C3%A9/.*\" }", "without escapes but `%2F`"),
+        ("when = { path = \"~/caf[éè]/.*\" }", "without `é` between brackets"),
+        ("when = { header.x = \"~[é]\" }", "without `é` between brackets"),
         ("when = { header.x = 1 }", "a text"),
         ("when = { client-ip = \"10.0.0.0/8\" }", "for a network a regular expression"),
         ("when = { client-ip = [\"10.0.0.1\", \"me\"] }", "\"me\""),
