@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Only its owner may read it: it contains the salt of keys.
@@ -34,7 +34,7 @@ pub enum SaveError {
 pub(super) struct SnapshotFile {
     path: PathBuf,
     /// Locked for as long as it is open.
-    _lock: File,
+    lock: File,
 }
 
 impl SnapshotFile {
@@ -50,15 +50,21 @@ impl SnapshotFile {
             .open(&lock_path)
             .map_err(failed("can't open", &lock_path))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Ok(()) => Ok(Self { path: path.to_owned(), lock }),
             Err(TryLockError::WouldBlock) => Err(SaveError::Held(path.to_owned())),
             Err(TryLockError::Error(error)) => Err(failed("can't lock", &lock_path)(error)),
         }
     }
 
-    /// Whether it is the file at `path`.
+    /// Whether it is the file at `path`, and still locked for every process: one that finds the
+    /// lock's file removed makes another, and would lock that.
     pub(super) fn is_at(&self, path: &Path) -> bool {
-        self.path == path
+        let is_same = || -> io::Result<bool> {
+            let (ours, there) =
+                (self.lock.metadata()?, with_suffix(path, ".lock").symlink_metadata()?);
+            Ok((ours.dev(), ours.ino()) == (there.dev(), there.ino()))
+        };
+        self.path == path && is_same().unwrap_or(false)
     }
 }
 

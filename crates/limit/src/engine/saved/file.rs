@@ -1,5 +1,6 @@
 //! Writes and reads the snapshot's file: it is written aside and renamed, so that there is always a
-//! whole one, and set aside if it can't be read.
+//! whole one. A file that can't be read, or whose counters are not known here, is set aside rather
+//! than overwritten.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Seek};
@@ -12,8 +13,11 @@ use super::{Embedded, RestoreSummary};
 use crate::clock;
 use crate::engine::snapshot_file::{MODE, SaveError, SnapshotFile, failed, with_suffix};
 
-/// Maximum number of names under which files that can't be read are kept.
-const UNREADABLE_MAX: usize = 9;
+/// Maximum number of names under which files that were set aside are kept, for each reason.
+const ASIDE_MAX: usize = 9;
+/// What comes after the name of a file that can't be read, and of one whose counters are others.
+const UNREADABLE: &str = "unreadable";
+const REPLACED: &str = "replaced";
 
 /// What was saved.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +35,8 @@ impl Embedded {
     /// used. One that another process writes is left alone.
     pub(in crate::engine) fn restore(&self) {
         let Some(path) = self.snapshot_path() else { return };
-        if let Err(error) = self.hold(&mut self.snapshot_file(), &path) {
+        let mut held = self.snapshot_file();
+        if let Err(error) = self.hold(&mut held, &path) {
             tracing::error!("counters start at zero, and are not saved: {error}");
             return;
         }
@@ -47,10 +52,14 @@ impl Embedded {
                 tracing::info!(snapshot = %path.display(), counters, expired, age_s, took_ms, "counters restored");
             }
             Err(error) => {
-                let kept = set_aside(&path);
-                let kept = kept
-                    .as_deref()
-                    .map_or_else(String::new, |kept| format!(" (kept as {})", kept.display()));
+                let kept = match set_aside(&path, UNREADABLE) {
+                    Ok(kept) => format!(" (kept as {})", kept.display()),
+                    Err(_) => {
+                        // The first save takes it again, and says what is in the way.
+                        *held = None;
+                        String::new()
+                    }
+                };
                 tracing::error!(
                     snapshot = %path.display(),
                     "the snapshot of counters can't be used, so they start at zero{kept}: {error}"
@@ -82,14 +91,42 @@ impl Embedded {
         read(true).map(Some)
     }
 
-    /// Makes this process the one that writes `path`, if it is not yet.
-    fn hold(&self, held: &mut Option<SnapshotFile>, path: &Path) -> Result<(), SaveError> {
-        if held.as_ref().is_none_or(|held| !held.is_at(path)) {
-            *held = None;
-            *held = Some(SnapshotFile::hold(path)?);
-            self.set_unsaved();
+    /// Makes this process the one that writes `path`; returns whether it was not yet.
+    fn hold(&self, held: &mut Option<SnapshotFile>, path: &Path) -> Result<bool, SaveError> {
+        if held.as_ref().is_some_and(|held| held.is_at(path)) {
+            return Ok(false);
         }
+        *held = None;
+        *held = Some(SnapshotFile::hold(path)?);
+        self.set_unsaved();
+        Ok(true)
+    }
+
+    /// Sets the file at `path` aside if its counters are not known here: another process held it
+    /// when this one started, or a reload has just named it.
+    fn keep_others(&self, path: &Path) -> Result<(), SaveError> {
+        match File::open(path) {
+            Ok(file) if self.is_own(&file) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            // What can't be read is somebody else's.
+            Ok(_) | Err(_) => {}
+        }
+        let kept = set_aside(path, REPLACED).map_err(failed("can't rename", path))?;
+        tracing::warn!(
+            snapshot = %path.display(),
+            kept = %kept.display(),
+            "the snapshot has counters that this process has not read: it is kept under another name, and a new one is written"
+        );
         Ok(())
+    }
+
+    /// Whether a snapshot is an earlier state of the counters here: the salt goes wherever they do,
+    /// into the file, back from it, and to a process that takes over.
+    fn is_own(&self, snapshot: &File) -> bool {
+        Reader::new(BufReader::new(snapshot))
+            .map_err(FormatError::from)
+            .and_then(|mut reader| self.read_header(&mut reader))
+            .is_ok_and(|header| header.salt == self.salt())
     }
 
     /// Saves all counters to the configured file; `None` if there is none, or if nothing has
@@ -103,7 +140,10 @@ impl Embedded {
             return Ok(None);
         };
         let mut held = self.snapshot_file();
-        self.hold(&mut held, &path)?;
+        if self.hold(&mut held, &path)? {
+            // If that fails, the next save tries it again.
+            self.keep_others(&path).inspect_err(|_| *held = None)?;
+        }
         if !self.take_unsaved() {
             return Ok(None);
         }
@@ -156,10 +196,10 @@ impl Embedded {
     }
 }
 
-/// Renames a file that can't be used; returns its new name.
-fn set_aside(path: &Path) -> Option<PathBuf> {
-    let names =
-        (1..=UNREADABLE_MAX).map(|number| with_suffix(path, &format!(".unreadable-{number}")));
-    let free = names.clone().find(|name| !name.exists()).or_else(|| names.clone().next_back())?;
-    std::fs::rename(path, &free).ok().map(|()| free)
+/// Renames a file that is not to be overwritten; returns its new name.
+fn set_aside(path: &Path, why: &str) -> io::Result<PathBuf> {
+    let name = |number| with_suffix(path, &format!(".{why}-{number}"));
+    let free = (1..=ASIDE_MAX).map(name).find(|name| !name.exists());
+    let free = free.unwrap_or_else(|| name(ASIDE_MAX));
+    std::fs::rename(path, &free).map(|()| free)
 }

@@ -228,7 +228,53 @@ fn a_file_has_one_writer() {
     let error = other.save().unwrap_err();
     assert!(matches!(error, SaveError::Held(_)), "{error}");
     drop(one_engine);
+    let first = fs::read(place.file()).unwrap();
     assert!(other.save().unwrap().is_some(), "it takes over");
+    // It never read what the first one has counted.
+    assert_eq!(fs::read(place.0.path().join("weir.snapshot.replaced-1")).unwrap(), first);
+    assert!(other.take(&one(&all(2)[0])).unwrap().admitted && other.save().unwrap().is_some());
+    assert!(!place.0.path().join("weir.snapshot.replaced-2").exists(), "that was its own");
+}
+
+#[test]
+fn a_file_that_a_reload_names_is_not_overwritten_unless_its_counters_are_here() {
+    let place = Place::new();
+    let (first, _) = place.engine();
+    assert!(first.take(&one(&all(1)[0])).unwrap().admitted);
+    first.save().unwrap().unwrap();
+    drop(first);
+    let written = fs::read(place.file()).unwrap();
+    let path = place.0.path().join("elsewhere");
+    let snapshot = SnapshotSettings { path, every: Duration::from_secs(5) };
+    let elsewhere = EmbeddedSettings { snapshot: Some(snapshot), ..place.settings() };
+    let (second, _) = place.engine_with(&elsewhere);
+    assert!(second.take(&one(&all(2)[0])).unwrap().admitted);
+    second.save().unwrap().unwrap();
+    for settings in [place.settings(), elsewhere, place.settings()] {
+        second.resize(&settings);
+        assert_eq!(second.save().unwrap().unwrap().counters, 1);
+    }
+    let kept: Vec<String> =
+        place.names().into_iter().filter(|name| name.contains("replaced")).collect();
+    assert_eq!(kept, ["weir.snapshot.replaced-1"]);
+    assert_eq!(fs::read(place.0.path().join(&kept[0])).unwrap(), written);
+}
+
+#[test]
+fn a_lock_that_is_removed_is_taken_again() {
+    let place = Place::new();
+    let (engine, _) = place.engine();
+    let lock = place.0.path().join("weir.snapshot.lock");
+    fs::remove_file(&lock).unwrap();
+    assert!(engine.take(&one(&all(1)[0])).unwrap().admitted);
+    engine.save().unwrap().unwrap();
+    let (other, _) = place.engine();
+    assert!(other.take(&one(&all(1)[0])).unwrap().admitted);
+    assert!(matches!(other.save().unwrap_err(), SaveError::Held(_)));
+    // Another process has it by the time that this one looks.
+    fs::remove_file(&lock).unwrap();
+    assert!(other.save().unwrap().is_some());
+    assert!(matches!(engine.save().unwrap_err(), SaveError::Held(_)));
 }
 
 #[test]
