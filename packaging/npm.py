@@ -69,7 +69,7 @@ if (typeof process.execve === "function") {
 // Before the program starts: a signal without a handler would end this process and leave the program
 // behind. Handlers run after this script, so they find the child.
 let child;
-for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) {
+for (const signal of ["SIGINT", "SIGTERM", "SIGQUIT", "SIGHUP"]) {
   process.on(signal, () => child.kill(signal));
 }
 process.on("SIGUSR2", () => {

@@ -10,10 +10,11 @@
 //! `handover` and `sockets` replace a process with a new one, `manager` talks to systemd, `check`
 //! looks for what is probably unintended, `reach` asks what a configuration names, `documents` has
 //! those of its files fetched that it names by URL, `certificates` has certificates ordered,
-//! `challenges` shows their authority that a name is ours, `reloads` remembers how reloads ended,
-//! `page` draws the operator's live page, `simulation` runs requests in virtual time, `replay`
-//! those of whole logs, with `counting` for other quotas, and `demo` is the small upstream of `weir
-//! demo`.
+//! `challenges` shows their authority that a name is ours, `signals` says what each signal does,
+//! `logging` starts the log, `reloads` remembers how
+//! reloads ended, `page` draws the operator's live page, `simulation` runs requests in virtual
+//! time, `replay` those of whole logs, with `counting` for other quotas, and `demo` is the small
+//! upstream of `weir demo`.
 
 mod applied;
 mod build;
@@ -28,6 +29,7 @@ mod documents;
 mod explain;
 mod handover;
 mod health;
+mod logging;
 mod manager;
 mod memory;
 mod operations;
@@ -38,6 +40,7 @@ mod reloads;
 mod replay;
 mod serve;
 mod shown;
+mod signals;
 mod simulation;
 mod snapshots;
 mod sockets;
@@ -71,9 +74,11 @@ pub use counters::{CounterError, CounterQuery, KeySelector, counters};
 pub use demo::DemoUpstream;
 pub use documents::load_to_serve;
 pub use explain::rejection_json;
+pub use logging::{flush_log, start_log, start_quiet_log};
 pub use reach::ReachResult;
 pub use replay::{ReplayError, ReplayObserver, ReplayRun, replay};
-pub use serve::{ignore_early_signals, serve};
+pub use serve::serve;
+pub use signals::{Signals, ignore_early_signals};
 pub use simulation::{SimulatedReply, Simulation};
 pub use sockets::InheritedSockets;
 
@@ -105,8 +110,8 @@ pub struct App {
     workers: Option<Workers>,
     addresses: Vec<SocketAddr>,
     admin: Option<SocketAddr>,
-    /// None once [`App::shutdown`] has taken it, or another process has taken over.
-    snapshots: Option<Snapshots>,
+    /// Ended by [`App::shutdown`], or where another process takes over.
+    snapshots: Snapshots,
     /// The listening sockets, for a process that takes over.
     sockets: Vec<Socket>,
     /// The process that this one takes over from.
@@ -189,6 +194,13 @@ impl Instance {
         }
     }
 
+    /// Ends what is in flight, and the operator's pages.
+    fn cut(&self) {
+        self.live.cut();
+        self.drain.cut();
+        self.admin_drain.cut();
+    }
+
     /// Waits until no thread accepts connections: a matter of microseconds, unless one is busy.
     fn await_no_accepting(&self) {
         let waits = async {
@@ -240,6 +252,9 @@ pub enum StartError {
         /// Why.
         source: std::io::Error,
     },
+    /// The system does not let this process handle signals.
+    #[error("can't watch for signals: {0}")]
+    Signals(std::io::Error),
     /// A thread or its runtime could not be started.
     #[error("can't start a worker: {0}")]
     Worker(std::io::Error),
@@ -265,27 +280,31 @@ impl App {
     /// # Errors
     /// See [`StartError`].
     pub fn start_on(config: Config, sockets: Vec<TcpListener>) -> Result<Self, StartError> {
-        Self::start_with(config, sockets, InheritedSockets::default())
+        Self::start_with(config, sockets, InheritedSockets::default(), || Ok(()))
+            .map(|(app, ())| app)
     }
 
     /// Starts with what another process passed on: its sockets where the configuration names their
     /// addresses, and, if it is a Weir that hands over, its counters. Returns when that one accepts
-    /// no more connections and this one does. [`serve`] then tells it to end.
+    /// no more connections and this one does. [`serve`] then tells it to end. From the first
+    /// connection on, signals wait for [`serve`].
     ///
     /// # Errors
     /// See [`StartError`]. A Weir that hands over then goes on.
     pub fn start_inheriting(
         config: Config,
         inherited: InheritedSockets,
-    ) -> Result<Self, StartError> {
-        Self::start_with(config, Vec::new(), inherited)
+    ) -> Result<(Self, Signals), StartError> {
+        Self::start_with(config, Vec::new(), inherited, Signals::new)
     }
 
-    fn start_with(
+    /// Also returns what `prepare` does right before connections are accepted.
+    fn start_with<T>(
         config: Config,
         sockets: Vec<TcpListener>,
         mut inherited: InheritedSockets,
-    ) -> Result<Self, StartError> {
+        prepare: impl FnOnce() -> std::io::Result<T>,
+    ) -> Result<(Self, T), StartError> {
         let (workers, clock, descriptors) =
             (config.workers.max(1), Clock::system(), Descriptors::raise());
         let metrics = Metrics::new(workers);
@@ -353,22 +372,24 @@ impl App {
         let received = received.transpose()?.flatten();
         let memory = Memory::watch(&running).map_err(StartError::Worker)?;
         let snapshots = Snapshots::start(&running).map_err(StartError::Worker)?;
+        let prepared = prepare().map_err(StartError::Signals)?;
         let workers = Workers::start(&running, public, pages, workers).inspect_err(|_| {
             // Stops the workers that did start.
             running.drain.cut();
         })?;
-        Ok(Self {
+        let app = Self {
             running,
             workers: Some(workers),
             addresses,
             admin: admin_address,
-            snapshots: Some(snapshots),
+            snapshots,
             sockets,
             predecessor,
             received,
             sent: None,
             _memory: memory,
-        })
+        };
+        Ok((app, prepared))
     }
 
     /// The addresses that serve clients, in the order of the configuration's listeners.
@@ -421,9 +442,7 @@ impl App {
         let engine = &running.current.load().built.engine;
         let successor = handover::start(command_line, &self.sockets, engine, abort)?;
         // The file is the new process's from now on.
-        if let Some(snapshots) = self.snapshots.take() {
-            snapshots.end(engine);
-        }
+        self.snapshots.end(engine);
         running.drain.pause();
         running.admin_drain.pause();
         running.await_no_accepting();
@@ -443,9 +462,9 @@ impl App {
                 engine.end_operations();
                 running.drain.resume();
                 running.admin_drain.resume();
-                self.snapshots = Snapshots::start(&running)
-                    .inspect_err(|error| tracing::error!(%error, "counters are not saved any more"))
-                    .ok();
+                if let Err(error) = self.snapshots.restart(&running) {
+                    tracing::error!(%error, "counters are not saved any more");
+                }
                 Err(error)
             }
         }
@@ -475,9 +494,7 @@ impl App {
             sent.join(left().max(OPERATIONS_MAX));
         }
         // Last, with all that requests have settled.
-        if let Some(snapshots) = self.snapshots.take() {
-            snapshots.finish(&built.engine);
-        }
+        self.snapshots.finish(&built.engine);
         self.running.otlp.finish();
         finished
     }
@@ -486,9 +503,7 @@ impl App {
 impl Drop for App {
     /// Also runs after [`App::shutdown`], whose grace is over then.
     fn drop(&mut self) {
-        self.running.live.cut();
-        self.running.drain.cut();
-        self.running.admin_drain.cut();
+        self.running.cut();
     }
 }
 
@@ -613,25 +628,4 @@ fn complete_alone(errors: ConfigErrors) -> ConfigErrors {
         // This machine can't run guests: starting will report that.
         Err(_) => errors,
     }
-}
-
-/// Starts the log as `config` says. A program does this once, before anything else.
-pub fn start_log(config: &Config) {
-    telemetry::start(&config.log);
-}
-
-/// Starts a log of warnings and errors alone, on standard error, for a command that prints results.
-pub fn start_quiet_log() {
-    telemetry::start(&telemetry::Settings {
-        level: "warn".into(),
-        format: telemetry::Format::Text,
-        access: telemetry::Access::Off,
-        on_stderr: true,
-        ..telemetry::Settings::default()
-    });
-}
-
-/// Waits until what was logged is written.
-pub fn flush_log() {
-    telemetry::flush();
 }

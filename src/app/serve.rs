@@ -1,23 +1,23 @@
 //! Runs an app until a signal: logs the addresses, reloads when files change or on SIGHUP, hands
-//! over to a new process on SIGUSR2, and shuts down on SIGTERM or SIGINT.
+//! over to a new process on SIGUSR2, and shuts down on SIGTERM, SIGINT or SIGQUIT.
 
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
-
-use tokio::runtime::Runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use std::sync::mpsc::channel;
 
 use super::handover::{Abort, CommandLine, HandOverError};
+use super::signals::{HAND_OVER, Shutdown, Signals};
 use super::{App, Reloader, documents, manager};
 use crate::reload::{BuildReport, ReloadResult, Settings, Watcher};
 use crate::telemetry;
 
-/// Serves until SIGTERM or SIGINT, or until a new process has taken over on SIGUSR2; then shuts
-/// down. With `watch`, that configuration file and the files it names are watched and reloaded.
-/// Returns whether everything that was under way could finish.
+/// Serves until SIGTERM, SIGINT or SIGQUIT, or until a new process has taken over on SIGUSR2; then
+/// shuts down. With `watch`, that configuration file and the files it names are watched and
+/// reloaded. Returns whether everything that was under way could finish.
 ///
-/// A second SIGTERM or SIGINT ends the process at once.
+/// A second signal cuts what is in flight, and ends the process once counters are saved.
 #[must_use]
-pub fn serve(mut app: App, watch: Option<&Path>) -> bool {
+pub fn serve(mut app: App, mut signals: Signals, watch: Option<&Path>) -> bool {
     for address in app.addresses() {
         tracing::info!(listener = "http", %address, "listening");
     }
@@ -25,12 +25,14 @@ pub fn serve(mut app: App, watch: Option<&Path>) -> bool {
         tracing::info!(listener = "admin", %address, "listening");
     }
     let watcher = watch.map(|path| watcher(&app, path)).transpose();
-    let watched = watcher.and_then(|watcher| Ok((watcher, Signals::new()?)));
-    let finished = match watched {
-        Ok((watcher, mut signals)) => {
+    // Open until this process is about to end.
+    let (ending, ended) = channel::<Infallible>();
+    let finished = match watcher {
+        Ok(watcher) => {
             let why = wait_for_exit(&mut app, &mut signals);
             // The service manager may end all its processes while an old one finishes its requests.
-            signals.end_at_the_next(matches!(why, ExitCause::HandedOver));
+            let spared = matches!(why, ExitCause::HandedOver);
+            signals.cut_at_the_next(spared, Shutdown::of(&app, ended));
             if let ExitCause::Signal(signal) = why {
                 manager::stopping();
                 let delay = app.announce_shutdown();
@@ -54,13 +56,14 @@ pub fn serve(mut app: App, watch: Option<&Path>) -> bool {
             app.shutdown()
         }
         Err(error) => {
-            tracing::error!(%error, "can't watch for changes or signals");
+            tracing::error!(%error, "can't watch for changes");
             app.shutdown();
             false
         }
     };
     tracing::info!(finished, "stopped");
     telemetry::flush();
+    drop(ending);
     finished
 }
 
@@ -148,91 +151,4 @@ fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
     // After the watcher, which applies what is fetched.
     documents::keep(app, path)?;
     Ok(watcher)
-}
-
-/// Keeps SIGUSR2 and SIGHUP from ending the process. To be called at its start: as the signals of a
-/// running Weir they may reach one that does not serve yet.
-///
-/// # Errors
-/// The system refuses.
-pub fn ignore_early_signals() -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let _entered = runtime.enter();
-    // The handlers stay installed when these are dropped.
-    drop((signal(SignalKind::user_defined2())?, signal(SignalKind::hangup())?));
-    Ok(())
-}
-
-/// The signal that asks for a hand-over.
-const HAND_OVER: &str = "SIGUSR2";
-
-/// The signals that end the process, and the one that hands over.
-struct Signals {
-    runtime: Runtime,
-    terminate: Signal,
-    interrupt: Signal,
-    hand_over: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let entered = runtime.enter();
-        let terminate = signal(SignalKind::terminate())?;
-        let interrupt = signal(SignalKind::interrupt())?;
-        let hand_over = signal(SignalKind::user_defined2())?;
-        drop(entered);
-        Ok(Self { runtime, terminate, interrupt, hand_over })
-    }
-
-    /// Waits for the next one and returns its name.
-    fn next(&mut self) -> &'static str {
-        self.runtime.block_on(async {
-            tokio::select! {
-                _ = self.terminate.recv() => "SIGTERM",
-                _ = self.interrupt.recv() => "SIGINT",
-                _ = self.hand_over.recv() => HAND_OVER,
-            }
-        })
-    }
-
-    /// The next one that ends the process; `None` if `ended` comes first.
-    fn next_before(&mut self, ended: tokio::sync::oneshot::Receiver<()>) -> Option<&'static str> {
-        self.runtime.block_on(async {
-            tokio::select! {
-                _ = self.terminate.recv() => Some("SIGTERM"),
-                _ = self.interrupt.recv() => Some("SIGINT"),
-                _ = ended => None,
-            }
-        })
-    }
-
-    /// Lets SIGTERM and SIGINT end the process from now on; the first one does not if it is
-    /// `spared`. The handlers stay installed for good, so they must be waited for.
-    fn end_at_the_next(mut self, mut spared: bool) {
-        let second = move || {
-            let mut signal = self.next();
-            while signal == HAND_OVER || spared {
-                if signal == HAND_OVER {
-                    tracing::warn!("this process is shutting down and can't hand over any more");
-                } else {
-                    spared = false;
-                    tracing::info!(
-                        signal,
-                        "this process is already shutting down: it exits once its requests have ended"
-                    );
-                }
-                signal = self.next();
-            }
-            tracing::warn!(
-                signal,
-                "a second signal: exiting at once, requests still in flight are cut"
-            );
-            telemetry::flush();
-            std::process::exit(1);
-        };
-        // If the thread can't be started, a second signal is ignored. The first one still takes
-        // effect.
-        let _ = std::thread::Builder::new().name("weir-signal".into()).spawn(second);
-    }
 }

@@ -2,7 +2,7 @@
 //! only when it is time.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,9 +21,16 @@ const RETRY_EVERY: Duration = Duration::from_secs(5);
 /// While saving fails, how often that is logged.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// Saves until it is ended or dropped.
+/// How long a shutdown or a hand-over waits for the disk before it says so.
+const SAID_AFTER: Duration = Duration::from_secs(1);
+
+/// Saves until it is ended, or the last handle is dropped. Of several that end it, the first one
+/// does.
+#[derive(Clone, Debug)]
+pub(super) struct Snapshots(Arc<Mutex<Option<SaveThread>>>);
+
 #[derive(Debug)]
-pub(super) struct Snapshots {
+struct SaveThread {
     /// Never used to send: the thread ends when this is dropped.
     end: Sender<std::convert::Infallible>,
     thread: JoinHandle<()>,
@@ -35,6 +42,45 @@ impl Snapshots {
     /// # Errors
     /// The thread can't be started.
     pub(super) fn start(running: &Arc<Instance>) -> std::io::Result<Self> {
+        Ok(Self(Arc::new(Mutex::new(Some(SaveThread::start(running)?)))))
+    }
+
+    /// Starts again after [`Snapshots::end`].
+    ///
+    /// # Errors
+    /// The thread can't be started.
+    pub(super) fn restart(&self, running: &Arc<Instance>) -> std::io::Result<()> {
+        let thread = SaveThread::start(running)?;
+        *self.lock() = Some(thread);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<SaveThread>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends without saving a last time, and leaves the file to another process. A save that is
+    /// under way is finished.
+    pub(super) fn end(&self, engine: &Engine) {
+        let Some(saving) = self.lock().take() else { return };
+        said_if_slow("the hand-over", || saving.join());
+        engine.release_snapshot();
+    }
+
+    /// Saves a last time, once a save that is under way is done. Nothing saves after it. Where
+    /// another thread does that already, waits for it.
+    pub(super) fn finish(&self, engine: &Engine) {
+        let mut saving = self.lock();
+        let Some(thread) = saving.take() else { return };
+        said_if_slow("the shutdown", || {
+            thread.join();
+            save_last(engine);
+        });
+    }
+}
+
+impl SaveThread {
+    fn start(running: &Arc<Instance>) -> std::io::Result<Self> {
         let (end, ended) = channel();
         let mut saver = Saver::new(&running.metrics);
         let running = Arc::downgrade(running);
@@ -48,22 +94,27 @@ impl Snapshots {
         Ok(Self { end, thread })
     }
 
-    /// Ends without saving a last time, and leaves the file to another process. A save that is
-    /// under way is finished.
-    pub(super) fn end(self, engine: &Engine) {
+    fn join(self) {
         drop(self.end);
         // The thread does not panic.
         let _ = self.thread.join();
-        engine.release_snapshot();
     }
+}
 
-    /// Saves a last time, once a save that is under way is done. Nothing saves after it.
-    pub(super) fn finish(self, engine: &Engine) {
-        drop(self.end);
-        // The thread does not panic.
-        let _ = self.thread.join();
-        save_last(engine);
-    }
+/// Does `work`, and says in the log what waits for it if that takes long.
+fn said_if_slow(waiting: &'static str, work: impl FnOnce()) {
+    let (working, done) = channel::<std::convert::Infallible>();
+    let say = move || {
+        if done.recv_timeout(SAID_AFTER) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("{waiting} waits for counters to be saved, as the disk is slow");
+        }
+    };
+    std::thread::scope(|scope| {
+        // If it can't be started, nothing is said.
+        let _ = std::thread::Builder::new().name("weir-slow".into()).spawn_scoped(scope, say);
+        work();
+        drop(working);
+    });
 }
 
 /// Saves the counters of an engine that is no longer used, and leaves the file to others.

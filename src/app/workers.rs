@@ -186,6 +186,7 @@ fn start_serving<H: Handler>(
 }
 
 /// Serves clients until the drain starts, then lets connections finish and settles what they held.
+/// A cut, as by a second signal, ends the grace period.
 async fn serve(running: &Instance, clients: &ConfigSource, sockets: Vec<Listener>) -> bool {
     let handler = Proxy::new(Arc::clone(&running.live));
     let load = watch_load(Arc::clone(&running.live), running.metrics.clone());
@@ -196,7 +197,11 @@ async fn serve(running: &Instance, clients: &ConfigSource, sockets: Vec<Listener
     running.live.end_streams();
     let grace = running.current.load().built.shutdown_grace;
     let ended = clock::monotonic() + grace;
-    let finished = tokio::time::timeout(grace, all(&mut serving)).await.is_ok();
+    let finished = tokio::select! {
+        biased;
+        () = running.drain.wait_cut() => false,
+        finished = tokio::time::timeout(grace, all(&mut serving)) => finished.is_ok(),
+    };
     if !finished {
         // Before the settling, so that what these requests held is settled too, and each has its
         // log line.
@@ -212,10 +217,20 @@ async fn serve(running: &Instance, clients: &ConfigSource, sockets: Vec<Listener
     // missed.
     let limiter = Arc::clone(&running.current.load().built.limiter);
     let retired = running.retired.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    for limiter in &retired {
+    let settled = async {
+        for limiter in &retired {
+            limiter.drain(left()).await;
+        }
         limiter.drain(left()).await;
+    };
+    let cut = async {
+        running.drain.wait_cut().await;
+        tokio::time::sleep(SETTLE_MIN).await;
+    };
+    tokio::select! {
+        () = settled => {}
+        () = cut => {}
     }
-    limiter.drain(left()).await;
     finished
 }
 
@@ -226,6 +241,6 @@ async fn all(serving: &mut JoinSet<()>) {
 }
 
 /// Minimum time for settling, even where connections have used up the grace period.
-const SETTLE_MIN: Duration = Duration::from_millis(500);
+pub(super) const SETTLE_MIN: Duration = Duration::from_millis(500);
 /// Time for connections that are cut to release what they hold.
-const CUT_MAX: Duration = Duration::from_millis(500);
+pub(super) const CUT_MAX: Duration = Duration::from_millis(500);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::{failed, finish, wrong_config};
-use crate::app::{self, App, DemoUpstream};
+use crate::app::{self, App, DemoUpstream, InheritedSockets};
 use crate::cli::print::{errln, outln};
 use crate::config::Config;
 use crate::policy::Module;
@@ -33,12 +33,12 @@ pub(super) fn run(path: &Path) -> ExitCode {
         }
     }
     let path_to_try = path_to_try(&config);
-    let app = match App::start(config) {
-        Ok(app) => app,
+    let (app, signals) = match App::start_inheriting(config, InheritedSockets::default()) {
+        Ok(started) => started,
         Err(error) => return failed(&error),
     };
     print_welcome(&app, (path, path_to_try.as_deref()), &upstreams);
-    let finished = app::serve(app, Some(path));
+    let finished = app::serve(app, signals, Some(path));
     drop(upstreams);
     finish(finished)
 }

@@ -232,7 +232,7 @@ impl Run {
             );
         }
         match App::start_inheriting(config, inherited) {
-            Ok(app) => finish(app::serve(app, watch)),
+            Ok((app, signals)) => finish(app::serve(app, signals, watch)),
             Err(error) => failed(&error),
         }
     }
@@ -241,7 +241,10 @@ impl Run {
 fn failed(error: &StartError) -> ExitCode {
     match error {
         StartError::Mistakes(errors) => wrong_config(errors),
-        StartError::Bind { .. } | StartError::Worker(_) | StartError::Predecessor(_) => {
+        StartError::Bind { .. }
+        | StartError::Signals(_)
+        | StartError::Worker(_)
+        | StartError::Predecessor(_) => {
             errln!("weir: {error}");
             ExitCode::FAILURE
         }

@@ -75,6 +75,28 @@ impl HeldCalls {
         std::fs::write(self.0.path().join("now"), "").expect("a written file");
     }
 
+    fn switch(&self, how: &str, call: &str) -> PathBuf {
+        self.0.path().join(format!("now.{how}.{call}"))
+    }
+
+    /// Has a system call wait until [`HeldCalls::restore`].
+    pub fn wait(&self, call: &str) {
+        std::fs::write(self.switch("wait", call), "").expect("a written file");
+    }
+
+    /// Has a system call fail, as without a free descriptor, until [`HeldCalls::restore`].
+    pub fn fail(&self, call: &str) {
+        std::fs::write(self.switch("fail", call), "").expect("a written file");
+    }
+
+    /// Lets a system call do its work again.
+    pub fn restore(&self, call: &str) {
+        for how in ["wait", "fail"] {
+            // It is one of the two.
+            let _ = std::fs::remove_file(self.switch(how, call));
+        }
+    }
+
     /// Whether a call is hanging.
     pub fn reached(&self) -> bool {
         self.0.path().join("now.reached").exists()

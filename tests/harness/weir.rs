@@ -278,21 +278,19 @@ impl Builder {
         self.folder.path().to_owned()
     }
 
-    /// Starts it, and waits until it reports that it is ready.
-    pub fn start(self) -> Weir {
+    /// Starts it, and does not wait for anything.
+    pub fn spawn(self) -> Weir {
         let mut child = self.command().spawn().expect("the weir binary");
         let output = Output::default();
         output.follow(child.stdout.take().expect("a pipe"));
         output.follow(child.stderr.take().expect("a pipe"));
         let nowhere: SocketAddr = ([0, 0, 0, 0], 0).into();
-        let mut weir = Weir {
-            child,
-            folder: self.folder,
-            start: self.start,
-            output,
-            http: nowhere,
-            admin: None,
-        };
+        Weir { child, folder: self.folder, start: self.start, output, http: nowhere, admin: None }
+    }
+
+    /// Starts it, and waits until it reports that it is ready.
+    pub fn start(self) -> Weir {
+        let mut weir = self.spawn();
         let deadline = Instant::now() + TIMEOUT;
         while !weir.output.says("ready") {
             assert!(weir.running(), "weir ended before it was ready:\n{}", weir.output.tail(60));

@@ -7,6 +7,8 @@ use tokio::task::JoinHandle;
 use crate::harness::client::{Client, Failure, get};
 use crate::harness::cluster::Cluster;
 #[cfg(target_os = "linux")]
+use crate::harness::eventually;
+#[cfg(target_os = "linux")]
 use crate::harness::held::HeldCalls;
 use crate::harness::redis::Redis;
 #[cfg(target_os = "linux")]
@@ -98,6 +100,39 @@ async fn sigint_finishes_what_is_under_way_and_exits_0() {
 }
 
 #[tokio::test]
+async fn sigquit_finishes_what_is_under_way_and_exits_0() {
+    a_signal_lets_requests_finish(Signal::QUIT).await;
+}
+
+#[tokio::test]
+async fn sigusr1_is_said_to_do_nothing() {
+    let upstream = Upstream::start();
+    let weir = Weir::start(&simple(&upstream.url(), &[LIMIT]).text());
+    weir.signal(Signal::USR1);
+    weir.output().await_text("SIGUSR1 does nothing");
+    assert_eq!(get(weir.http, "/", &[]).await.status, 200);
+}
+
+/// Between the first connection and the moment when it watches for changes.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_signal_right_after_the_start_lets_requests_finish_too() {
+    let (held, upstream) = (HeldCalls::new(), Upstream::start());
+    held.wait("inotify_init1");
+    let mut weir = with_held_calls(&held, &simple(&upstream.url(), &[LIMIT])).spawn();
+    let listeners = eventually("it listens, and begins to watch", || {
+        let listeners = weir.listeners();
+        let ready = held.reached() && !listeners.is_empty();
+        if ready { Ok(listeners) } else { Err(weir.output().tail(5)) }
+    });
+    assert_eq!(get(listeners[0], "/", &[]).await.status, 200);
+    weir.signal(Signal::TERM);
+    held.restore("inotify_init1");
+    let status = weir.exit();
+    assert_eq!(status.code(), Some(0), "{status:?}");
+}
+
+#[tokio::test]
 async fn requests_beyond_the_grace_period_do_not_keep_the_process() {
     let upstream = Upstream::start();
     let mut weir = Weir::start(
@@ -117,10 +152,11 @@ async fn requests_beyond_the_grace_period_do_not_keep_the_process() {
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_the_process_at_once_and_says_so() {
+async fn a_second_signal_cuts_what_is_in_flight_and_no_count_is_forgotten() {
     let upstream = Upstream::start();
-    let mut weir =
-        Weir::start(&simple(&upstream.url(), &[LIMIT]).server("shutdown_grace = \"1h\"").text());
+    let store = "[store.embedded]\nsnapshot = \"weir.snapshot\"\nsnapshot_every = \"1h\"\n";
+    let config = simple(&upstream.url(), &[LIMIT]).server("shutdown_grace = \"1h\"").more(store);
+    let mut weir = Weir::start(&config.text().replace("access = \"off\"", "access = \"all\""));
     let held = held_request(&weir, &upstream).await;
     weir.signal(Signal::TERM);
     let said = |weir: &Weir, what: &str| {
@@ -136,10 +172,31 @@ async fn a_second_signal_ends_the_process_at_once_and_says_so() {
     weir.signal(Signal::INT);
     assert_eq!(weir.exit().code(), Some(1));
     assert!(held.await.unwrap().is_err());
-    eventually_async("its last line", async || {
+    eventually_async("what it says of the signal", async || {
         if said(&weir, "a second signal") { Ok(()) } else { Err(weir.output().tail(5)) }
     })
     .await;
+    let line = &weir.output().await_events("request", 1)[0];
+    assert_eq!((&line["status"], &line["failure"]), (&503.into(), &"shutdown".into()), "{line}");
+    let saved = &weir.output().await_events("counters saved", 1)[0];
+    assert_eq!(saved["counters"], 1, "{saved}");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_disk_that_hangs_is_said_and_holds_no_second_signal() {
+    let (held, upstream) = (HeldCalls::new(), Upstream::start());
+    let store = "[store.embedded]\nsnapshot = \"held.snapshot\"\nsnapshot_every = \"1h\"\n";
+    let config = simple(&upstream.url(), &[LIMIT]).more(store);
+    let mut weir = with_held_calls(&held, &config).start();
+    held.hold_files();
+    assert_eq!(get(weir.http, "/", &[]).await.status, 200);
+    weir.signal(Signal::TERM);
+    weir.output().await_text("the shutdown waits for counters to be saved");
+    assert!(weir.running());
+    weir.signal(Signal::TERM);
+    assert_eq!(weir.exit().code(), Some(1));
+    weir.output().await_text("counts since the last snapshot are lost");
 }
 
 /// A process with calls that never return. The preloaded library would work elsewhere, but is built

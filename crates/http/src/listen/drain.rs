@@ -122,7 +122,7 @@ impl Drain {
     }
 
     /// Waits until the grace period is over.
-    pub(super) async fn wait_cut(&self) {
+    pub async fn wait_cut(&self) {
         self.reached(Stage::Cut).await;
     }
 
