@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
+use rustix::io::Errno;
 use tokio::sync::Notify;
 
 use super::Watch;
@@ -119,6 +120,19 @@ impl Watches {
     }
 }
 
+/// What the operator can do about an error. The kernel counts both per user, over all processes,
+/// and its own words for the first one are those for too many open files.
+pub(super) fn remedy(error: &notify::Error) -> Option<&'static str> {
+    use notify::ErrorKind;
+    match &error.kind {
+        ErrorKind::Io(error) if error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) => {
+            Some("raise the sysctl fs.inotify.max_user_instances")
+        }
+        ErrorKind::MaxFilesWatch => Some("raise the sysctl fs.inotify.max_user_watches"),
+        _ => None,
+    }
+}
+
 fn is_change(event: &Event, names: &HashSet<PathBuf>, folders: &HashSet<PathBuf>) -> bool {
     // Reading a file, as this process does itself, is not a change.
     let written = !matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write));
@@ -208,5 +222,14 @@ mod tests {
             assert!(notified(&changed, 5_000).await, "round {round}");
             drop(watches);
         }
+    }
+
+    #[test]
+    fn what_the_kernel_has_no_more_of_is_named() {
+        let instances = notify::Error::io(Errno::MFILE.into());
+        assert!(remedy(&instances).unwrap().ends_with("max_user_instances"));
+        let watches = notify::Error::new(notify::ErrorKind::MaxFilesWatch);
+        assert!(remedy(&watches).unwrap().ends_with("max_user_watches"));
+        assert_eq!(remedy(&notify::Error::path_not_found()), None);
     }
 }

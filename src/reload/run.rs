@@ -12,7 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::files::Watches;
+use super::files::{Watches, remedy};
 use super::{BuildReport, Reason, ReloadOutcome, ReloadResult, Settings, Watch};
 use crate::clock;
 use crate::telemetry::{CounterSet, Label as _, Metrics, names};
@@ -27,6 +27,11 @@ const UNFINISHED_QUIET_MS: u64 = 1_000;
 const UNFINISHED_MS_MAX: u64 = 3_000;
 /// How often the files are read where the system has no watches left.
 const POLL_MS: u64 = 2_000;
+/// How often they are read besides the watches: file systems over a network, and some that
+/// containers see, give no event for what is changed elsewhere.
+const COMPARE_MS: u64 = 30_000;
+/// Between two comparisons is at least this many times what the last one took.
+const COMPARE_REST: u32 = 100;
 
 /// The state of the watcher's thread.
 struct WatchLoop<'a, B> {
@@ -36,6 +41,8 @@ struct WatchLoop<'a, B> {
     files: Vec<Watch>,
     /// None where the system has none left: then the files are polled.
     watches: Option<Watches>,
+    /// How long to wait before the next comparison without an event.
+    pause: Duration,
     changed: Arc<Notify>,
     hangup: Option<Signal>,
     asks: mpsc::Receiver<Ask>,
@@ -79,7 +86,7 @@ pub(super) fn run<B>(
         }
     };
     let changed = Arc::new(Notify::new());
-    let watches = watch(&settings.files, &changed);
+    let watches = Watches::new(&settings.files, &changed).inspect_err(say_lost).ok();
     let reloads = metrics.counters(names::RELOADS, &[]);
     let mut watch_loop = WatchLoop {
         build,
@@ -87,6 +94,7 @@ pub(super) fn run<B>(
         stop: ends.stop,
         files: settings.files,
         watches,
+        pause: Duration::from_millis(COMPARE_MS),
         changed,
         hangup,
         asks: ends.asks,
@@ -105,12 +113,8 @@ fn prepare(on_sighup: bool) -> io::Result<(Runtime, Option<Signal>)> {
     Ok((runtime, hangup))
 }
 
-fn watch(files: &[Watch], changed: &Arc<Notify>) -> Option<Watches> {
-    let watches = Watches::new(files, changed);
-    if let Err(error) = &watches {
-        tracing::warn!(%error, "files can't be watched: they are read every {POLL_MS} ms instead");
-    }
-    watches.ok()
+fn say_lost(error: &notify::Error) {
+    tracing::warn!(%error, remedy = remedy(error), "files can't be watched: they are read every {POLL_MS} ms instead");
 }
 
 impl<B: FnMut(Reason) -> BuildReport> WatchLoop<'_, B> {
@@ -152,22 +156,27 @@ impl<B: FnMut(Reason) -> BuildReport> WatchLoop<'_, B> {
     }
 
     async fn wake(&mut self) -> Wake {
-        let polled = self.watches.is_none();
-        let poll = async {
-            if polled {
-                sleep(Duration::from_millis(POLL_MS)).await;
-            } else {
-                std::future::pending::<()>().await;
+        loop {
+            let polled = self.watches.is_none();
+            let pause = if polled { Duration::from_millis(POLL_MS) } else { self.pause };
+            tokio::select! {
+                biased;
+                () = self.stop.notified() => return Wake::Stop,
+                () = hung_up(&mut self.hangup) => return Wake::Build(Reason::Signal),
+                () = asked(&mut self.asks, &mut self.asking) => return Wake::Build(Reason::Asked),
+                () = self.changed.notified() => return Wake::Compare,
+                () = sleep(pause) => if polled || self.changed_without_event() {
+                    return Wake::Compare;
+                },
             }
-        };
-        tokio::select! {
-            biased;
-            () = self.stop.notified() => Wake::Stop,
-            () = hung_up(&mut self.hangup) => Wake::Build(Reason::Signal),
-            () = asked(&mut self.asks, &mut self.asking) => Wake::Build(Reason::Asked),
-            () = self.changed.notified() => Wake::Compare,
-            () = poll => Wake::Compare,
         }
+    }
+
+    fn changed_without_event(&mut self) -> bool {
+        let began = clock::monotonic();
+        let is_stale = self.is_stale();
+        self.pause = (began.elapsed() * COMPARE_REST).max(Duration::from_millis(COMPARE_MS));
+        is_stale
     }
 
     /// Waits until nothing changes any more, for at most [`SETTLE_MS_MAX`], or
@@ -200,7 +209,13 @@ impl<B: FnMut(Reason) -> BuildReport> WatchLoop<'_, B> {
 
     fn renew_watches(&mut self) {
         // The old watches end only when the new ones are there, so that nothing is missed.
-        self.watches = watch(&self.files, &self.changed);
+        let renewed = Watches::new(&self.files, &self.changed);
+        match (&self.watches, &renewed) {
+            (Some(_), Err(error)) => say_lost(error),
+            (None, Ok(_)) => tracing::info!("files are watched again"),
+            _ => {}
+        }
+        self.watches = renewed.ok();
     }
 
     fn rebuild(&mut self, reason: Reason) {
@@ -251,5 +266,37 @@ async fn asked(asks: &mut mpsc::Receiver<Ask>, asking: &mut Vec<Ask>) {
         Some(ask) => asking.push(ask),
         // The watcher that holds the other end is being dropped, and stops this thread.
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_change_without_an_event_is_found_by_comparing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("proxy.toml");
+        std::fs::write(&path, "one").unwrap();
+        let (changed, stop) = (Arc::new(Notify::new()), Notify::new());
+        let (_trigger, asks) = mpsc::channel(1);
+        let mut watch_loop = WatchLoop {
+            build: |_| panic!("nothing is built"),
+            reloads: Metrics::new(1).counters(names::RELOADS, &[]),
+            stop: &stop,
+            files: vec![Watch::read(&path, b"one")],
+            // Of no file.
+            watches: Some(Watches::new(&[], &changed).unwrap()),
+            pause: Duration::ZERO,
+            changed,
+            hangup: None,
+            asks,
+            asking: Vec::new(),
+        };
+        assert!(!watch_loop.changed_without_event(), "nothing has changed");
+        assert!(watch_loop.pause >= Duration::from_millis(COMPARE_MS));
+        watch_loop.pause = Duration::from_millis(1);
+        std::fs::write(&path, "two").unwrap();
+        assert!(matches!(watch_loop.wake().await, Wake::Compare));
     }
 }

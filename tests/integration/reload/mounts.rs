@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use crate::harness::client::get;
 use crate::harness::eventually_async;
+#[cfg(target_os = "linux")]
+use crate::harness::held::HeldCalls;
 use crate::harness::mount::Mount;
 use crate::harness::pki::Pki;
 use crate::harness::tls::{HOST, shown};
-use crate::harness::toml::Toml;
+use crate::harness::toml::{Toml, simple};
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::{Builder, Weir};
 
@@ -202,4 +204,34 @@ async fn everything_in_a_release_is_reloaded_when_the_link_to_it_is_swapped() {
     releases.publish(&files);
     let weir = builder.start();
     each_edit_is_applied(&weir, &pki, files, &releases).await;
+}
+
+fn day(upstream: &Upstream, quota: u32) -> String {
+    let limit =
+        format!("name = \"day\", algorithm = \"fixed_window\", quota = {quota}, period = \"1d\"");
+    simple(&upstream.url(), &[&limit]).text()
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn without_watches_changes_are_found_and_the_lack_is_said_once() {
+    let (held, upstream) = (HeldCalls::new(), Upstream::start());
+    held.fail("inotify_init1");
+    let build = Weir::build(&day(&upstream, 100));
+    let build = held
+        .environment()
+        .iter()
+        .fold(build, |build, (name, value)| build.environment(name, value));
+    let weir = build.start();
+    // Each is found by a look of its own.
+    for quota in [200, 300] {
+        weir.reload(&day(&upstream, quota), "applied");
+    }
+    held.restore("inotify_init1");
+    weir.output().await_text("files are watched again");
+    let events = weir.output().events();
+    let lost: Vec<_> = events.iter().filter_map(|event| event["remedy"].as_str()).collect();
+    assert_eq!(lost, ["raise the sysctl fs.inotify.max_user_instances"]);
+    // By an event again, and not only every half a minute.
+    weir.reload(&day(&upstream, 400), "applied");
 }
