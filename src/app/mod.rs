@@ -11,7 +11,7 @@
 //! looks for what is probably unintended, `reach` asks what a configuration names, `documents` has
 //! those of its files fetched that it names by URL, `certificates` has certificates ordered,
 //! `challenges` shows their authority that a name is ours, `signals` says what each signal does,
-//! `logging` starts the log, `reloads` remembers how
+//! `folder` is where the process was started, `logging` starts the log, `reloads` remembers how
 //! reloads ended, `page` draws the operator's live page, `simulation` runs requests in virtual
 //! time, `replay` those of whole logs, with `counting` for other quotas, and `demo` is the small
 //! upstream of `weir demo`.
@@ -27,6 +27,7 @@ mod demo;
 mod descriptors;
 mod documents;
 mod explain;
+mod folder;
 mod handover;
 mod health;
 mod logging;

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 
+use super::folder::StartFolder;
 use super::handover::{Abort, CommandLine, HandOverError};
 use super::signals::{HAND_OVER, Shutdown, Signals};
 use super::{App, Reloader, documents, manager};
@@ -74,7 +75,7 @@ enum ExitCause {
 }
 
 fn wait_for_exit(app: &mut App, signals: &mut Signals) -> ExitCause {
-    let command_line = CommandLine::current();
+    let (command_line, folder) = (CommandLine::current(), StartFolder::current());
     tracing::info!("ready");
     // Before the old process ends: the service manager must know then which one is the main one.
     manager::started();
@@ -83,6 +84,10 @@ fn wait_for_exit(app: &mut App, signals: &mut Signals) -> ExitCause {
         let signal = signals.next();
         if signal != HAND_OVER {
             return ExitCause::Signal(signal);
+        }
+        // The new process is started in this one's folder, which may have been replaced.
+        if let Err(error) = folder.enter() {
+            tracing::warn!("the folder that this process was started in is gone: {error}");
         }
         match hand_over(app, &command_line, signals) {
             (Ok(()), _) => return ExitCause::HandedOver,
@@ -123,6 +128,7 @@ fn hand_over(
 
 fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
     let (reloader, file): (Reloader, PathBuf) = (app.reloader(), path.to_owned());
+    let folder = StartFolder::current();
     let settings = Settings { files: reloader.watched(), on_sighup: true };
     let reloads = app.reloader();
     let watcher = Watcher::start(settings, app.metrics().clone(), move |reason| {
@@ -130,7 +136,7 @@ fn watcher(app: &App, path: &Path) -> std::io::Result<Watcher> {
         if !reloader.is_leaving() {
             manager::reloading();
         }
-        let (reloaded, report) = reloader.reload_for(&file, Some(reason));
+        let (reloaded, report) = reloader.reload_for(&folder.find(&file), Some(reason));
         if !reloader.is_leaving() {
             manager::reloaded();
         }

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::harness::client::get;
 use crate::harness::eventually_async;
 #[cfg(target_os = "linux")]
@@ -13,6 +15,7 @@ use crate::harness::tls::{HOST, shown};
 use crate::harness::toml::{Toml, simple};
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::{Builder, Weir};
+use crate::process::handover::Successor;
 
 const SCRIPT: &str = include_str!("../../../examples/scripts/lockout.lua");
 
@@ -210,6 +213,24 @@ fn day(upstream: &Upstream, quota: u32) -> String {
     let limit =
         format!("name = \"day\", algorithm = \"fixed_window\", quota = {quota}, period = \"1d\"");
     simple(&upstream.url(), &[&limit]).text()
+}
+
+#[tokio::test]
+async fn a_folder_that_takes_the_place_of_the_working_directory_is_read() {
+    let upstream = Upstream::start();
+    let build = Weir::with_arguments(&["run", "proxy.toml"]);
+    let weir = build.file("proxy.toml", day(&upstream, 100).as_bytes()).start();
+    assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 99);
+    std::fs::remove_dir_all(weir.folder()).unwrap();
+    weir.await_reloads("refused", 1);
+    std::fs::create_dir(weir.folder()).unwrap();
+    weir.reload(&day(&upstream, 200), "applied");
+    assert_eq!(get(weir.http, "/", &[]).await.remaining("day"), 198);
+    // The new process is started there, too.
+    weir.signal(Signal::USR2);
+    let successor = Successor::of(&weir, 1);
+    weir.output().await_text("handed over to a new process");
+    drop(successor);
 }
 
 #[cfg(target_os = "linux")]
