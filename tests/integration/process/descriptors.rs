@@ -5,6 +5,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::harness::client::{Client, connect_from};
 use crate::harness::eventually_async;
+#[cfg(target_os = "linux")]
+use crate::harness::held::HeldCalls;
 use crate::harness::toml::Toml;
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
@@ -132,6 +134,26 @@ async fn busy_workers_blame_no_endpoint_and_the_operator_is_answered() {
     unharmed(&weir);
     // Afterwards everything works again.
     assert_eq!(Client::connect(weir.http).await.unwrap().get("/", &[]).await.unwrap().status, 200);
+}
+
+/// Where each accept fails, as at the limit, a line a second says so, with what to do.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn accepts_that_fail_are_said_once_a_second() {
+    let (held, upstream) = (HeldCalls::new(), Upstream::start());
+    let build = Weir::build(&config(&[&upstream]).text());
+    let build = held
+        .environment()
+        .iter()
+        .fold(build, |build, (name, value)| build.environment(name, value));
+    let weir = build.start();
+    held.fail("accept4");
+    let mut waiting = Client::connect(weir.http).await.unwrap();
+    let lines = weir.output().await_events("accepting failed", 2);
+    assert!(lines[0]["remedy"].as_str().unwrap().contains("LimitNOFILE"), "{}", lines[0]);
+    assert!(lines[1]["held_back"].as_u64() > Some(0), "{}", lines[1]);
+    held.restore("accept4");
+    assert_eq!(waiting.get("/", &[]).await.unwrap().status, 200);
 }
 
 fn unharmed(weir: &Weir) {

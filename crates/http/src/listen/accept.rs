@@ -26,6 +26,10 @@ const BACKOFF_LAST_MS: u64 = 500;
 /// How long a new connection waits for reclaimed idle connections to close and free their permits.
 const RECLAIM_WAIT: Duration = Duration::from_millis(20);
 
+/// What the operator can do where no more files can be opened.
+const DESCRIPTORS_REMEDY: &str = "raise the limit of open files: LimitNOFILE of the systemd unit, \
+     or ulimit -n; or lower server.limits.connections";
+
 pub(super) async fn serve<H: Handler>(
     listener: Listener,
     handler: H,
@@ -178,13 +182,17 @@ impl<H: Handler> Acceptor<H> {
     /// connections if file descriptors have run out.
     fn accept_failed(&mut self, error: &io::Error) -> Option<Duration> {
         self.refused.inc(AcceptRefusal::Accept);
-        if wire::is_out_of_descriptors(error) {
+        let out_of_descriptors = wire::is_out_of_descriptors(error);
+        if out_of_descriptors {
             let reclaimed = self.connections.permits().reclaim() as u64;
             self.reclaimed.add(ReclaimCause::Descriptors, reclaimed);
         }
         let wait = accept_backoff(error.kind(), self.failures)?;
         self.failures = self.failures.saturating_add(1);
-        tracing::warn!(%error, wait_ms = wait.as_millis(), "accepting failed");
+        if let Some(held_back) = self.connections.permits().accept_warnings.due() {
+            let remedy = out_of_descriptors.then_some(DESCRIPTORS_REMEDY);
+            tracing::warn!(%error, remedy, held_back, "accepting failed");
+        }
         Some(wait)
     }
 

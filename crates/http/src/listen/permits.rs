@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use super::ConnectionSettings;
 use super::addresses::{Addresses, NetworkPermit};
 use super::state::ConnectionState;
-use crate::clock;
+use crate::clock::{self, LogThrottle};
 use crate::telemetry::Gauge;
 use crate::wire::Network;
 
@@ -40,6 +40,8 @@ pub(super) struct Permits {
     shortfall_ms: AtomicU64,
     /// Notified when a connection closes.
     freed: Notify,
+    /// Rate-limits the warning that accepting fails, over all workers.
+    pub(super) accept_warnings: LogThrottle,
 }
 
 /// Why a connection gets no permit.
