@@ -265,7 +265,13 @@ fn told(manager: &UnixDatagram, last: &str) -> Vec<String> {
 #[test]
 fn the_service_manager_is_told_what_its_unit_relies_on() {
     let unit = include_str!("../../../docs/systemd/weir.service");
-    for line in ["Type=notify-reload", "NotifyAccess=all", "RestartPreventExitStatus=2 78"] {
+    for line in [
+        "Type=notify-reload",
+        "NotifyAccess=all",
+        "RestartPreventExitStatus=2 78",
+        "RestartSec=2s",
+        "StartLimitIntervalSec=0",
+    ] {
         assert!(unit.lines().any(|other| other == line), "{line}");
     }
     let (upstream, folder) = (Upstream::start(), tempfile::tempdir().unwrap());
