@@ -147,6 +147,26 @@ impl InheritedSockets {
         self.sockets.iter().any(|(role, ..)| *role == Some(SocketRole::Operators))
     }
 
+    /// Names the sockets that were passed on and have the port of an `address` that is taken:
+    /// systemd's `ListenStream=8080` is `[::]:8080`, which keeps others from `0.0.0.0:8080`.
+    fn explain(&self, address: SocketAddr, error: io::Error) -> io::Error {
+        let passed = self.sockets.iter().map(|(_, passed, _)| passed);
+        let same: Vec<String> = passed
+            .filter(|passed| passed.port() == address.port() && address.port() != 0)
+            .map(SocketAddr::to_string)
+            .collect();
+        if error.kind() != io::ErrorKind::AddrInUse || same.is_empty() {
+            return error;
+        }
+        let same = same.join(", ");
+        io::Error::new(
+            error.kind(),
+            format!(
+                "{error}: a socket was passed on for {same}; name that address in the configuration, or {address} in the socket unit"
+            ),
+        )
+    }
+
     /// The addresses of the sockets that nothing is configured for.
     pub(super) fn left(&self) -> Vec<SocketAddr> {
         self.sockets.iter().map(|(_, address, _)| *address).collect()
@@ -185,7 +205,7 @@ pub(super) fn bind_one(
         return given(passed_on, workers);
     }
     Listener::bind(&listen::Settings::plain(address), workers)
-        .map_err(|source| StartError::Bind { address, source })
+        .map_err(|source| StartError::Bind { address, source: inherited.explain(address, source) })
 }
 
 /// The sockets of one listener, with further handles of them where there are more workers.
@@ -297,5 +317,25 @@ impl Drop for SocketEnvironment<'_> {
     fn drop(&mut self) {
         // It worked a moment ago. If not, a later process would only inherit too much.
         let _ = self.set(FdFlags::CLOEXEC);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_a_passed_socket_has_is_explained() {
+        let passed = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = passed.local_addr().unwrap().port();
+        let address = SocketAddr::from(([0, 0, 0, 0], port));
+        let sockets = vec![(None, SocketAddr::from(([127, 0, 0, 1], port)), passed)];
+        let mut inherited = InheritedSockets { sockets, predecessor: None };
+        let error = bind_one(SocketRole::Clients, address, &mut inherited, 1).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(&format!("passed on for 127.0.0.1:{port}")), "{text}");
+        let other = SocketAddr::from(([0, 0, 0, 0], 1));
+        let error = || io::Error::from(io::ErrorKind::AddrInUse);
+        assert_eq!(inherited.explain(other, error()).to_string(), error().to_string());
     }
 }
