@@ -60,6 +60,7 @@ fn a_key_is_counted_under_its_text_whatever_the_requests_before_had() {
             outcomes: outcomes.get((index / 20) as usize..).unwrap(),
             settles: false,
             passes_in_us: None,
+            cause: None,
             rejection: None,
         };
         tally.add(&record, &seen);
