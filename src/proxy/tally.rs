@@ -133,7 +133,7 @@ mod tests {
             text.lines().filter(|line| line.starts_with("weir_route_refusals_total{")).collect();
         assert_eq!(
             counted,
-            ["overload", "maintenance"].map(|cause| format!(
+            ["maintenance", "overload"].map(|cause| format!(
                 "weir_route_refusals_total{{route=\"open\",cause=\"{cause}\"}} 1"
             ))
         );

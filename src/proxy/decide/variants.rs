@@ -1,7 +1,6 @@
 //! Routes with `when`: those for the same requests as another one, of which they take some. By
 //! facts of the request, by a share of the senders, or both. Knows nothing of hosts and paths.
 
-use std::borrow::Cow;
 use std::cell::LazyCell;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -130,12 +129,13 @@ impl FactCondition {
             self.values.iter().any(|value| value.is(found, || digest.as_ref()))
         };
         pairs.iter().any(|(_, found)| {
-            let found = match self.paths {
-                Some(paths) => path::one_spelling(found, paths),
-                None => Cow::Borrowed(&**found),
-            };
             // Most facts show bytes beyond ASCII as Latin-1, and what is written is UTF-8.
-            is_meant(found.as_bytes()) || latin1_bytes(&found).is_some_and(|bytes| is_meant(&bytes))
+            let Some(paths) = self.paths else {
+                return is_meant(found.as_bytes())
+                    || latin1_bytes(found).is_some_and(|bytes| is_meant(&bytes));
+            };
+            let found = path::one_spelling(found, paths);
+            is_meant(&latin1_bytes(&found).unwrap_or_else(|| found.as_bytes().to_vec()))
         })
     }
 }

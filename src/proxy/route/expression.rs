@@ -46,13 +46,13 @@ fn compile_spelt(
             None => format!("a smaller regular expression: {error}"),
         })
     };
-    // By itself first: its parentheses must not close ours.
-    build(written)?;
     let spelt = with_letters(written, ignores_case, spell)?;
+    // By itself first: its parentheses must not close ours.
+    build(&spelt)?;
     build(&format!("\\A(?:{spelt})\\z"))
 }
 
-/// A valid expression with its letters beyond ASCII as `spell` has them, in both cases if case
+/// An expression with its letters beyond ASCII as `spell` has them, in both cases if case
 /// makes no difference: the engine only knows the cases of ASCII where it matches bytes.
 fn with_letters(
     written: &str,

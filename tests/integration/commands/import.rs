@@ -37,7 +37,7 @@ events { worker_connections 768; }
 http {
     include mime.types;
     include conf.d/*.conf;
-    gzip on;
+    gzip on; charset utf-8;
     limit_req_zone $binary_remote_addr zone=clients:10m rate=10r/s;
     limit_req_zone $http_x_api_key zone=keys:10m rate=600r/m;
     limit_req_zone $bucket zone=odd:10m rate=1r/s;
@@ -80,6 +80,7 @@ http {
     for part in [
         r#"endpoints = [{ url = "http://127.0.0.1:9000", weight = 2 }, { url = "http://127.0.0.1:9001", backup = true }]"#,
         "hash = \"client-ip\"",
+        r#"compress = { encodings = ["gzip"], types = ["text/html"], min_bytes = "20B" }"#,
         r#"    { name = "clients", algorithm = "gcra", quota = 10, period = "1s", burst = 20, key = "{client_ip}", when.route = ["all", "all-2", "v2", "v2-2", "odd"] },"#,
         r#"    { name = "conns", algorithm = "concurrency", quota = 10, key = "{client_ip}" },"#,
         r#"    { name = "keys", algorithm = "leaky_bucket", quota = 600, period = "1m", burst = 1, max_delay = "500ms", key = "{header.x-api-key}", missing = "skip", when.route = ["login"] },"#,
@@ -94,7 +95,7 @@ http {
     }
     let expected = [
         "line 5: include conf.d/*.conf (no file): left out",
-        "line 6: gzip on: left out",
+        "line 6: charset utf-8: left out",
         "line 29: limit_req zone=odd: LEFT OUT, nothing is limited by it: Weir has no fact for $bucket",
         "line 33: listen unix:/run/x.sock: left out: expected an address and a port, for TCP",
     ];

@@ -103,13 +103,24 @@ async fn the_calls_of_one_body_are_parts_of_its_trace() {
     let weir = tokio::task::spawn_blocking(move || Weir::start(&text)).await.unwrap();
     let api = Api::new(weir.http);
     let call = json!({ "domain": "mail", "facts": { "client-ip": "192.0.2.1" } });
-    let one = api.call("decide", &call).await;
-    let several = api.call("decide", &json!([call, call])).await;
-    let ids = [&one, &several].map(|answer| answer.header("x-request-id"));
+    let traces = ["1", "2"].map(|digit| digit.repeat(32));
+    for (trace, body) in traces.iter().zip([call.clone(), json!([call, call])]) {
+        let parent = format!("00-{trace}-00f067aa0ba902b7-01");
+        api.send_json("/v1/decide", &[("traceparent", &parent)], &body).await.is(200);
+    }
     let [one, several] = tokio::task::spawn_blocking(move || {
-        let spans = ids.map(|id| receiver.of_request(&id));
+        // Those of each trace from outside in: a call is decided on, a body has two calls.
+        let spans = traces.iter().zip([2, 5]).map(|(trace, count)| {
+            eventually("the spans of a trace", || {
+                let mut own = receiver.spans();
+                own.retain(|span| span.trace == *trace);
+                own.sort_by_key(|span| (span.kind != SERVER, span.name == "decide"));
+                if own.len() == count { Ok(own) } else { Err(format!("{own:#?}")) }
+            })
+        });
+        let spans: Vec<_> = spans.collect();
         drop((weir, receiver));
-        spans
+        <[_; 2]>::try_from(spans).unwrap()
     })
     .await
     .unwrap();
@@ -117,7 +128,7 @@ async fn the_calls_of_one_body_are_parts_of_its_trace() {
     assert_eq!((request.name.as_str(), request.kind), ("POST mail", SERVER));
     assert_eq!((request.get("weir.route"), request.get("http.route")), ("mail", ""));
     assert_eq!(decision.get("weir.decision"), "admitted");
-    let [body, parts @ ..] = &several[..] else { panic!("{several:#?}") };
+    let [body, parts @ .., _, _] = &several[..] else { panic!("{several:#?}") };
     assert_eq!((body.name.as_str(), body.kind, parts.len()), ("POST", SERVER, 2));
     for part in parts {
         assert_eq!((part.name.as_str(), part.kind), ("POST mail", INTERNAL));

@@ -22,6 +22,13 @@ struct Field {
     values: Vec<String>,
 }
 
+/// Whether this can be a field of a header (RFC 9110, 5.1 and 5.5).
+pub(super) fn is_field(name: &str, value: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let is_text = |byte: u8| byte == b'\t' || byte >= b' ' && byte != 0x7f;
+    !name.is_empty() && name.bytes().all(is_token) && value.bytes().all(is_text)
+}
+
 fn is_one(directive: &&Directive) -> bool {
     directive.name == "proxy_set_header"
 }
@@ -96,6 +103,10 @@ pub(super) fn request_headers(around: &[&[Directive]], notes: &mut Notes) -> Opt
 fn values(directive: &Directive, notes: &mut Notes) -> Option<Option<String>> {
     let (name, value) = (directive.word(0).to_ascii_lowercase(), directive.word(1));
     if OF_CONNECTIONS.contains(&name.as_str()) {
+        return None;
+    }
+    if !is_field(&name, value) {
+        notes.add(directive, "left out: no field of a header");
         return None;
     }
     if is_reserved_field(&name) {

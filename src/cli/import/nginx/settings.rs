@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use super::Notes;
+use super::headers::is_field;
 use crate::cli::import::directives::Directive;
 use crate::cli::written::string;
 use crate::plan::is_reserved_field;
@@ -227,7 +228,9 @@ fn response_headers(around: &[&[Directive]], notes: &mut Notes) -> Option<String
     let (mut added, mut removed): (Vec<(String, Vec<String>)>, Vec<String>) = Default::default();
     for directive in all(around, "proxy_hide_header") {
         let name = directive.word(0).to_ascii_lowercase();
-        if is_reserved_field(&name) {
+        if !is_field(&name, "") {
+            notes.add(directive, "left out: no field of a header");
+        } else if is_reserved_field(&name) {
             notes.add(directive, "left out: no route changes this field in Weir");
         } else if !removed.contains(&name) {
             removed.push(name);
@@ -237,6 +240,10 @@ fn response_headers(around: &[&[Directive]], notes: &mut Notes) -> Option<String
         let (name, value) = (directive.word(0), directive.word(1));
         if is_reserved_field(&name.to_ascii_lowercase()) {
             notes.add(directive, "left out: no route changes this field in Weir");
+            continue;
+        }
+        if !is_field(name, value) {
+            notes.add(directive, "left out: no field of a header");
             continue;
         }
         if value.contains('$') {

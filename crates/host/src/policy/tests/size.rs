@@ -21,7 +21,7 @@ const BYTES_MAX: &[(&str, usize, &str)] = &[
     ("mcp", 309_000, "messages in JSON, and tables of tools and methods"),
     ("path-cost", 269_000, "a table of path templates"),
     ("plans", 302_000, "a table of plans and of who has which"),
-    ("rls", 292_000, "rules for descriptors, with patterns"),
+    ("rls", 300_000, "rules for descriptors, with patterns and metadata"),
     ("send-quota", 292_000, "path templates, and recipients are counted in bodies"),
     ("tenant", 256_000, SHARED),
 ];
