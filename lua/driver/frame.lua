@@ -242,29 +242,49 @@ else
 end
 
 --@ sound
--- Checks what an operator's script answered before anything is written, as `engine/lua/sandbox.rs`
--- does in memory. It follows the scripts, so they cannot see it.
-local function whole(n, ...)
-  if select('#', ...) ~= n then error('a script answered ' .. select('#', ...) .. ' values') end
+-- Calls an operator's script, and checks what it answered before anything is written, as
+-- `engine/lua/sandbox.rs` does in memory. Where a script fails there is no answer, and `wrong` is
+-- the reply that says so: its name, and why. This follows the scripts, so they cannot see it.
+local wrong
+local function fail(name, why)
+  -- Lua's own messages begin with a line of this text, where the file's first line is `first_line`.
+  local function place(line) return name .. '.lua:' .. (line - first_line(name) + 1) end
+  why = string.sub(string.gsub(tostring(why), '^user_script:(%d+)', place), 1, 200)
+  wrong = wrong or redis.error_reply('WEIRSCRIPT ' .. name .. ' ' .. string.gsub(why, '%c', ' '))
+end
+local function unsound(n, ...)
+  if select('#', ...) ~= n then
+    return 'answered ' .. select('#', ...) .. ' values instead of ' .. n
+  end
   for k = 1, n do
     local v = select(k, ...)
     if type(v) ~= 'number' or v % 1 ~= 0 or v > 9007199254740992 or v < -9007199254740992 then
-      error('a script answered what is no whole number')
+      return 'answer ' .. k .. ' is not a whole number of at most 2^53'
     end
   end
 end
-local function sound_take(...)
-  whole(8, ...)
+local function sound_take(name, ran, ...)
+  if not ran then return fail(name, (...)) end
+  local why = unsound(8, ...)
+  if why then return fail(name, 'take: ' .. why) end
   local f, _, _, _, l, r, b, e = ...
   local odd = f == 1 and (r ~= -1 or e == 0)
   if (f ~= 0 and f ~= 1) or l < 0 or r < -1 or odd or b < 0 or e < -1 then
-    error('a script answered out of range')
+    return fail(name, 'take: an answer is out of range')
   end
   return ...
 end
-local function sound_give_back(...)
-  whole(5, ...)
+local function sound_give_back(name, ran, ...)
+  if not ran then return fail(name, (...)) end
+  local why = unsound(5, ...)
+  if why then return fail(name, 'give_back: ' .. why) end
   local _, _, _, c, e = ...
-  if (c ~= 0 and c ~= 1) or e < -1 then error('a script answered out of range') end
+  if (c ~= 0 and c ~= 1) or e < -1 then
+    return fail(name, 'give_back: an answer is out of range')
+  end
   return ...
 end
+
+--@ sound_or_ends
+-- After a script was asked by a take or a look: nothing has been written.
+if wrong then return wrong end

@@ -27,6 +27,7 @@ pub struct ReachResult {
 /// from. What is fetched is not kept.
 pub(super) async fn all(built: &ConfigBuild) -> Vec<ReachResult> {
     let mut all = store(built).await;
+    all.extend(scripts(built).await);
     let mut upstreams: Vec<_> = built.upstreams.iter().collect();
     upstreams.sort_unstable_by_key(|(name, _)| *name);
     for (name, (_, upstream)) in upstreams {
@@ -83,6 +84,19 @@ async fn store(built: &ConfigBuild) -> Vec<ReachResult> {
             unreached.iter().map(|(node, why)| failed(node, cause, Some(why))).collect()
         }
     }
+}
+
+/// The scripts that Redis can't load, although they passed their trial.
+async fn scripts(built: &ConfigBuild) -> Vec<ReachResult> {
+    // A store that does not answer is said elsewhere.
+    let failing = built.engine.try_scripts(&built.limiter_settings.scripts).await;
+    let failing = failing.unwrap_or_default().into_iter();
+    failing
+        .map(|(name, said)| ReachResult {
+            what: format!("{}.scripts: {name}.lua", setting::STORE),
+            problem: Some(format!("Redis can't load it: {said}")),
+        })
+        .collect()
 }
 
 /// A node that can't decide: why, and what to do about it.

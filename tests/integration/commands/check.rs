@@ -114,6 +114,31 @@ fn check_asks_the_store_and_the_upstreams_if_it_is_told_to() {
 }
 
 #[test]
+fn check_has_redis_load_the_scripts() {
+    let (upstream, redis) = (Upstream::start(), Redis::start());
+    let limit = "name = \"a\", algorithm = \"gcra\", quota = 10, period = \"1m\"";
+    let config =
+        simple(&upstream.url(), &[limit]).redis_within("single", &[redis.address], "deny", "1s");
+    let config = config.text().replace("[store]\n", "[store]\nscripts = \"lua\"\n");
+    let script = include_str!("../../../examples/scripts/lockout.lua");
+    let check = |script: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("lua")).unwrap();
+        std::fs::write(folder.path().join("lua/lockout.lua"), script).unwrap();
+        let path = folder.path().join("proxy.toml");
+        std::fs::write(&path, &config).unwrap();
+        Weir::with_arguments(&["check", "--connect", "--config", path.to_str().unwrap()]).run()
+    };
+    let (code, out, err) = check(script);
+    assert_eq!(code, 0, "{out}{err}");
+    // Only LuaJIT reads that.
+    let (code, out, err) = check(&format!("do goto done ::done:: end\n{script}"));
+    assert_eq!(code, 1, "{out}{err}");
+    assert!(out.contains("store.scripts: lockout.lua: Redis can't load it: "), "{out}");
+    assert!(out.contains("user_script:1: "), "{out}");
+}
+
+#[test]
 fn check_reports_what_a_policy_says_of_its_own_configuration() {
     let upstream = Upstream::start();
     let good = simple(

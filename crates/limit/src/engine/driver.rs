@@ -31,6 +31,8 @@ const LAST_LINE_BEGINS: &str = "return { take = take, give_back = give_back";
 const FUNCTIONS: [&str; 3] = ["take", "give_back", CHARGE];
 const CHARGE: &str = "charge";
 
+/// Maximum number of cells of a call: of limits of a plan.
+const CELLS_MAX: usize = 16;
 /// Maximum number of values of a reply that one call of `pack` packs.
 const VALUES_PER_PACK_MAX: usize = 18;
 
@@ -177,24 +179,44 @@ fn preamble(
 /// hidden from later ones.
 fn operators_scripts(text: &mut String, programs: &[&'static Program], function: &str) {
     let mut done: SmallVec<[&str; 4]> = SmallVec::new();
+    let mut first_line = String::from("local function first_line(name)\n");
     for program in programs.iter().filter(|program| script_texts::is_operator_script(program)) {
-        let (name, body) = (program.name, script_texts::body(program));
+        let (name, known) = (program.name, script_texts::name(program));
         if done.contains(&name) {
             continue;
         }
-        let (hidden, error) = (hidden::NAMES, hidden::ERROR);
-        let others: String = done.iter().map(|other| format!(", {other}")).collect();
-        line(
-            text,
-            format_args!(
-                "local {name} = (function()\nlocal error, {hidden}{others} = {error}\n{body}\nreturn {function}\nend)()"
-            ),
-        );
+        let at = text.lines().count() + 1;
+        line(&mut first_line, format_args!("if name == '{known}' then return {at} end"));
+        let body = script_texts::body(program.text);
+        line(text, format_args!("local {name} = {}", operators_script(body, function, &done)));
         done.push(name);
     }
     if !done.is_empty() {
+        text.push_str(&first_line);
+        text.push_str("end\n");
         text.push_str(&template::shared("sound"));
     }
+}
+
+/// The expression for `function` of an operator's script without its last line. The script's first
+/// line is on the first line of it.
+fn operators_script(body: &str, function: &str, others: &[&str]) -> String {
+    let (hidden, error) = (hidden::NAMES, hidden::ERROR);
+    let others: String = others.iter().map(|other| format!(", {other}")).collect();
+    format!(
+        "(function() local error, {hidden}{others} = {error}; {body}\nreturn {function}\nend)()"
+    )
+}
+
+/// Lua that loads an operator's script as calls do, and returns what they would call as its take
+/// and its give-back, each in a chunk of its own. Their lines are those of the script.
+pub(super) fn loads(text: &str) -> [String; 2] {
+    // Other scripts of a call take room, too.
+    let others: Vec<String> = (1..CELLS_MAX).map(|other| format!("other{other}")).collect();
+    let others: Vec<&str> = others.iter().map(String::as_str).collect();
+    let body = script_texts::body(text);
+    let load = |function| format!("return {}", operators_script(body, function, &others));
+    ["take", "give_back"].map(load)
 }
 
 /// Reads all strings with one command; returns the expression for each cell's string.
@@ -311,7 +333,9 @@ fn give_back(programs: &[&'static Program], time: &str) -> String {
         let frame = if named(cell.program.kind) { "give_back_members" } else { "give_back_state" };
         cell.write(&mut text, frame);
     }
-    text.push_str("return us\n");
+    let scripted = programs.iter().any(|program| script_texts::is_operator_script(program));
+    // What a script answers wrongly keeps no other cell from getting its units back.
+    text.push_str(if scripted { "return wrong or us\n" } else { "return us\n" });
     text
 }
 

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use super::counters::{self, CounterContent};
 use super::found::{FOUND_MAX, FoundCounter};
 use super::journal::Operation;
-use super::lua::{self, Decision};
+use super::lua::{self, Decision, Vm};
 use super::shard::{Entry, NEVER_US, Shard};
 use super::snapshot_file::SnapshotFile;
 use super::{
@@ -142,7 +142,7 @@ impl Embedded {
     /// Gives back `cost` units of each cell, taken at `taken_at_us` (microseconds since 1970).
     ///
     /// # Errors
-    /// [`Cause::Script`].
+    /// [`Cause::Script`]; all other cells are given back.
     pub fn give_back(&self, cells: &Cells, taken_at_us: u64) -> Result<(), EngineError> {
         self.try_give_back(cells, taken_at_us).inspect_err(|error| self.failures.inc(error.cause))
     }
@@ -384,46 +384,45 @@ impl Embedded {
 
     fn try_give_back(&self, cells: &Cells, taken_at_us: u64) -> Result<(), EngineError> {
         lua::with(|vm| {
-            for cell in cells {
-                let Some(mut shard) = self.shard(cell.key.tag) else { continue };
-                let id = cell.key.id();
-                let now_us = self.now_us();
-                let (now, taken_at) =
-                    (whole_units(now_us, cell.unit_us), whole_units(taken_at_us, cell.unit_us));
-                // A counter that no longer exists is full: there is nothing to give back.
-                let Some(entry) = shard.get_mut(id) else { continue };
-                match (&mut entry.counter, cell.program.kind) {
-                    (CounterContent::Numbers(state), Kind::Numbers) => {
-                        let returned = vm.give_back(cell, *state, now as f64, taken_at as f64)?;
-                        if !returned.changed {
-                            continue;
-                        }
-                        if returned.state == [0.0; 3] {
-                            // Equivalent to no counter, so it need not be kept.
-                            self.release(shard.remove(id));
-                        } else {
-                            *state = returned.state;
-                            entry.expire_at(self.expire_us(
-                                entry.expire_us(),
-                                returned.expire,
-                                cell.unit_us,
-                            ));
-                        }
-                    }
-                    (counter, _) => {
-                        let before = counter.weight();
-                        counter.give_back(cell, now, taken_at);
-                        let after = counter.weight();
-                        self.reweigh(before, after);
-                        if counter.is_empty() {
-                            self.release(shard.remove(id));
-                        }
-                    }
-                }
-                note(&shard, || Operation::GivenBack(cell.clone(), taken_at_us));
-            }
-            Ok(())
+            // A script that fails keeps no other cell from getting its units back.
+            let all = cells.iter().map(|cell| self.give_back_one(vm, cell, taken_at_us));
+            all.fold(Ok(()), Result::and)
         })
+    }
+
+    fn give_back_one(&self, vm: &mut Vm, cell: &Cell, taken_at_us: u64) -> Result<(), EngineError> {
+        let Some(mut shard) = self.shard(cell.key.tag) else { return Ok(()) };
+        let (id, now_us) = (cell.key.id(), self.now_us());
+        let [now, taken_at] = [now_us, taken_at_us].map(|us| whole_units(us, cell.unit_us));
+        // A counter that no longer exists is full: there is nothing to give back.
+        let Some(entry) = shard.get_mut(id) else { return Ok(()) };
+        match (&mut entry.counter, cell.program.kind) {
+            (CounterContent::Numbers(state), Kind::Numbers) => {
+                let returned = vm.give_back(cell, *state, now as f64, taken_at as f64)?;
+                if !returned.changed {
+                    return Ok(());
+                }
+                if returned.state == [0.0; 3] {
+                    // Equivalent to no counter, so it need not be kept.
+                    self.release(shard.remove(id));
+                } else {
+                    *state = returned.state;
+                    let current = entry.expire_us();
+                    entry.expire_at(self.expire_us(current, returned.expire, cell.unit_us));
+                }
+            }
+            (counter, _) => {
+                let before = counter.weight();
+                counter.give_back(cell, now, taken_at);
+                let after = counter.weight();
+                self.reweigh(before, after);
+                if counter.is_empty() {
+                    self.release(shard.remove(id));
+                }
+            }
+        }
+        note(&shard, || Operation::GivenBack(cell.clone(), taken_at_us));
+        Ok(())
     }
 
     /// Drops expired counters: a part of those of some shards, so that all have been checked after

@@ -7,14 +7,12 @@
 mod sandbox;
 
 use std::cell::RefCell;
-use std::sync::LazyLock;
 
 use mlua::{Function, Lua, LuaOptions, StdLib, Table};
 
 use super::{
     Cause, Cell, CellReply, EngineError, Execution, OUTSIDE, Program, UNCHARGED, script_texts,
 };
-use crate::clock::LogThrottle;
 
 pub(super) use sandbox::Sandbox;
 
@@ -107,12 +105,6 @@ const NUMBERS_USUAL_MAX: usize = 4;
 /// Maximum number of sandboxes per thread. Beyond it all are dropped and created again on use,
 /// which removes those of scripts that a reload has replaced.
 const SANDBOXES_MAX: usize = script_texts::SCRIPTS_MAX;
-/// Log lines per second about failing scripts, over all workers.
-const FAILURE_LINES_PER_SECOND_MAX: u32 = 4;
-
-static FAILURE_LOG: LazyLock<LogThrottle> =
-    LazyLock::new(|| LogThrottle::at_most(FAILURE_LINES_PER_SECOND_MAX));
-
 struct LoadedProgram {
     program: &'static Program,
     code: Code,
@@ -183,8 +175,8 @@ impl Vm {
                 self.loaded.retain(|loaded| !sandboxed(loaded));
             }
             Code::Sandboxed(Box::new(
-                Sandbox::new(program.text, program.name)
-                    .map_err(|why| sandbox_failed(program.name, &why))?,
+                Sandbox::new(program.text, &format!("{}.lua", script_texts::name(program)))
+                    .map_err(|why| sandbox_failed(program, &why))?,
             ))
         } else {
             load(&self.lua, program).map_err(|error| script_failed(program.name, &error))?
@@ -257,7 +249,7 @@ impl Vm {
 
     /// Drops a sandbox that failed; the next call creates a fresh one.
     fn discard(&mut self, index: usize, why: &str) -> EngineError {
-        sandbox_failed(self.loaded.swap_remove(index).program.name, why)
+        sandbox_failed(self.loaded.swap_remove(index).program, why)
     }
 }
 
@@ -310,17 +302,8 @@ fn load(lua: &Lua, program: &'static Program) -> mlua::Result<Code> {
     })
 }
 
-/// Logs that an operator's script failed. That is not a bug in Weir, and may happen at each
-/// request, so the lines are rate limited.
-fn sandbox_failed(name: &str, why: &str) -> EngineError {
-    if let Some(held_back) = FAILURE_LOG.due() {
-        tracing::error!(
-            script = name,
-            why,
-            held_back,
-            "a script failed: its limit follows on_store_error"
-        );
-    }
+fn sandbox_failed(program: &Program, why: &str) -> EngineError {
+    script_texts::log_failure(script_texts::name(program), why);
     FAILED
 }
 

@@ -595,6 +595,21 @@ impl Engine {
         format!("{error}{nodes}; {}", error.cause.remedy())
     }
 
+    /// Has the store load scripts that were tried here; returns those that it can't load, each with
+    /// why. None in memory, where they were loaded for their trial.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub async fn try_scripts(
+        &self,
+        scripts: &Scripts,
+    ) -> Result<Vec<(String, String)>, EngineError> {
+        match self {
+            Self::Embedded(_) => Ok(Vec::new()),
+            Self::Redis(redis) => redis.try_scripts(scripts).await,
+        }
+    }
+
     /// Checks that the store can decide now: for `/ready`. Returns the shards that can't, each with
     /// its cause.
     ///

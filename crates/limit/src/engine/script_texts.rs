@@ -5,11 +5,12 @@
 //! a text is stored once for the life of the process, and the number of texts is bounded. Must not
 //! know what a script computes, nor whether it follows the contract (`scripts`).
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use weir_algorithms::ARGUMENTS_MAX;
 
 use super::{Kind, Program};
+use crate::clock::LogThrottle;
 
 /// Maximum number of scripts in one configuration.
 pub const SCRIPTS_MAX: usize = 64;
@@ -20,6 +21,11 @@ pub(super) const LAST_LINE: &str = "return { take = take, give_back = give_back 
 /// Prefix of a script's name inside generated Lua, so that `end` and `call` are valid file names.
 const PREFIX: &str = "user_";
 
+/// Log lines per second about failing scripts, over all workers.
+const FAILURE_LINES_PER_SECOND_MAX: u32 = 4;
+
+static FAILURE_LOG: LazyLock<LogThrottle> =
+    LazyLock::new(|| LogThrottle::at_most(FAILURE_LINES_PER_SECOND_MAX));
 static TEXTS: Mutex<Vec<&'static Program>> = Mutex::new(Vec::new());
 
 /// Whether a program is an operator's script.
@@ -38,8 +44,26 @@ pub(super) fn has_charge(program: &Program) -> bool {
 }
 
 /// A script's text without its last line.
-pub(super) fn body(program: &Program) -> &str {
-    program.text.trim_end().strip_suffix(LAST_LINE).unwrap_or(program.text)
+pub(super) fn body(text: &str) -> &str {
+    text.trim_end().strip_suffix(LAST_LINE).unwrap_or(text)
+}
+
+/// The name of an operator's script, as policies have it.
+pub(super) fn name(program: &Program) -> &'static str {
+    program.name.strip_prefix(PREFIX).unwrap_or(program.name)
+}
+
+/// Logs that an operator's script failed. That is not a bug in Weir, and may happen at each
+/// request, so the lines are rate limited.
+pub(super) fn log_failure(script: &str, why: &str) {
+    if let Some(held_back) = FAILURE_LOG.due() {
+        tracing::error!(
+            script,
+            why,
+            held_back,
+            "a script failed: its limit follows on_store_error"
+        );
+    }
 }
 
 fn texts() -> MutexGuard<'static, Vec<&'static Program>> {

@@ -4,10 +4,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::driver::{self, Script, Verb};
 use super::testing::{FIXED_WINDOW, SECOND_US, Server, TimedStore, cell, cost, one};
 use super::{
-    Cause, Cell, Cells, Engine, EngineError, Program, RedisMode, RedisSettings, ScriptFile,
-    Scripts, Settings,
+    Cause, Cell, Cells, Engine, EngineError, Execution, Program, RedisMode, RedisSettings,
+    ScriptFile, Scripts, Settings,
 };
 use crate::clock::{Clock, thread_cpu};
 use crate::telemetry::Metrics;
@@ -137,6 +138,22 @@ fn a_script_that_can_not_serve_is_refused_with_its_line_and_why() {
         (body("return 0, 0, 0, 0, 0, -1, 0, -2"), &["`expire` is -2, not -1 or more"]),
         (body("return 1, 0, 0, 0, 0, -1, 0, -1"), &["give_back answered 8 values instead of 5"]),
         (body("error('not today')"), &["bad.lua:1: not today"]),
+        (
+            body("return 1, s1 + cost, 0, 0, 0, -1, 0, 60000000"),
+            &["take's `expire` is 60000000, not after `now`", "and not a duration", "asked take("],
+        ),
+        (
+            counting("").replace("1, now + 3600000000", "1, 3600000000"),
+            &["give_back's `expire` is 3600000000, not after `now`", "asked give_back("],
+        ),
+        (
+            (0..175).map(|at| format!("local l{at}\n")).collect::<String>() + &counting(""),
+            &["local variables", "a script that loads on Redis"],
+        ),
+        (
+            counting("").replace(LAST, &format!("do {} end\n{LAST}", LAST.trim_end())),
+            &["a table instead of a function", "one `return` outside its functions"],
+        ),
         (body("error({})"), &["lua/bad.lua: "]),
         (body("count = 1"), &["bad.lua:1: the global `count` is set"]),
         (body("if cots == nil then end return 1"), &["bad.lua:1: there is no global `cots`"]),
@@ -235,6 +252,54 @@ async fn two_scripts_of_one_call_do_not_see_each_other() {
             4
         );
     }
+}
+
+#[tokio::test]
+async fn a_script_that_fails_on_redis_has_written_nothing_and_is_named_with_its_line() {
+    let server = Server::shared();
+    let engine = redis(&server);
+    let text = counting("error('not today')");
+    let other = program("before", &format!("-- one\n-- two\n{}", counting("")));
+    for (script, line, why) in [
+        (program("named", &text), 3, "not today"),
+        (program("nil_is_added", &counting("local x = nil + 1")), 3, "attempt to"),
+    ] {
+        let cells = Cells::from_iter([asked(other, "named", 0), asked(script, "named", EVIL)]);
+        let failed = engine.take(&cells).await.unwrap_err();
+        assert_eq!(failed, EngineError { cause: Cause::Script, ran: Execution::No });
+        let made = Script::new(Verb::Take, &cells);
+        let mut command = ::redis::cmd("EVAL");
+        command.arg(&made.text).arg(cells.len());
+        cells.iter().for_each(|cell| _ = command.arg(cell.key.text("named")));
+        cells.iter().for_each(|cell| {
+            _ = command.arg(driver::argument(Verb::Take, cell, 0).as_slice());
+        });
+        let mut conn = server.client().get_connection().unwrap();
+        let answer = command.query::<::redis::Value>(&mut conn).unwrap_err();
+        assert_eq!(answer.code(), Some("WEIRSCRIPT"));
+        let name = script.name.strip_prefix("user_").unwrap();
+        let told = answer.detail().unwrap();
+        assert!(told.starts_with(&format!("{name} {name}.lua:{line}: ")), "{told}");
+        assert!(told.contains(why), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn redis_says_which_scripts_it_can_not_load() {
+    let server = Server::shared();
+    let engine = redis(&server);
+    let newer = counting("").replace(
+        "local function give_back",
+        "\nlocal function jump() goto done ::done:: end\nlocal function give_back",
+    );
+    let files = [file("good", &counting("")), file("newer", &newer)];
+    let scripts = Scripts::load(&files).unwrap();
+    let failing = engine.try_scripts(&scripts).await.unwrap();
+    let [(name, said)] = &*failing else { panic!("{failing:?}") };
+    assert_eq!(name, "newer");
+    let line = newer.lines().position(|line| line.contains("goto")).unwrap() + 1;
+    assert!(said.contains(&format!("user_script:{line}: ")), "{said}");
+    assert!(embedded().try_scripts(&scripts).await.unwrap().is_empty());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use weir_algorithms::ARGUMENTS_MAX;
 
+use super::driver;
 use super::lua::Sandbox;
 use super::script_texts::{LAST_LINE, intern};
 use super::{NUMBERS_MAX, Program};
@@ -89,6 +90,11 @@ impl Scripts {
         if errors.is_empty() { Ok(Self(programs)) } else { Err(errors) }
     }
 
+    /// All of them, with their names.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &'static Program)> {
+        self.0.iter().map(|(name, program)| (name.as_str(), *program))
+    }
+
     /// The script of that name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&'static Program> {
@@ -137,6 +143,11 @@ fn try_out(file: &ScriptFile) -> Result<(), (String, &'static str)> {
         let sandbox = Sandbox::new(&file.text, &name).map_err(|why| (why, CONTRACT))?;
         run(&sandbox, numbers).map_err(|(why, asked)| (format!("{why} ({asked})"), CONTRACT))?;
     }
+    for load in driver::loads(&file.text) {
+        let expected = "a script that loads on Redis, too, where it is a part of a larger text: \
+                        fewer local variables, and one `return` outside its functions";
+        Sandbox::load_function(&load, &name).map_err(|why| (why, expected))?;
+    }
     Ok(())
 }
 
@@ -167,11 +178,25 @@ fn trials(text: &str) -> Result<Vec<[i64; NUMBERS_MAX]>, (String, &'static str)>
     Ok(if all.is_empty() { vec![TRIAL_DEFAULT] } else { all })
 }
 
+/// Whether a state would be forgotten as soon as it is written, and so count nothing.
+fn is_over(state: [f64; 3], expire: f64, now: f64) -> bool {
+    state != [0.0; 3] && expire > 0.0 && expire <= now
+}
+
+fn over(function: &str, expire: f64) -> String {
+    format!(
+        "{function}'s `expire` is {expire}, not after `now`: it is a time, such as `now + n2`, and \
+         not a duration"
+    )
+}
+
 /// Takes and gives back, each from the state that the previous call left. If an answer is wrong,
 /// the error includes the call.
 fn run(sandbox: &Sandbox, numbers: [i64; NUMBERS_MAX]) -> Result<(), (String, String)> {
     let mut state = [0.0; 3];
     let mut now = TRIAL_NOW_US;
+    // When the state may be forgotten, below zero if never.
+    let mut until = 0.0;
     for step in TRIAL_STEPS_US {
         now += step;
         for cost in TRIAL_COSTS {
@@ -182,13 +207,21 @@ fn run(sandbox: &Sandbox, numbers: [i64; NUMBERS_MAX]) -> Result<(), (String, St
                 .take(state, now, cost, numbers)
                 .map_err(|why| (why, call("take", state)))?;
             if taken.fits && cost > 0 {
-                state = taken.state;
+                if is_over(taken.state, taken.expire, now) {
+                    return Err((over("take", taken.expire), call("take", state)));
+                }
+                (state, until) = (taken.state, taken.expire);
             }
             let returned = sandbox
                 .give_back(state, now, cost, now - 1.0, numbers)
                 .map_err(|why| (why, call("give_back", state)))?;
             if returned.changed && cost == 1 {
+                // A state that means nothing any more may well say so.
+                if (until < 0.0 || until > now) && is_over(returned.state, returned.expire, now) {
+                    return Err((over("give_back", returned.expire), call("give_back", state)));
+                }
                 state = returned.state;
+                until = if returned.expire == 0.0 { until } else { returned.expire };
             }
         }
     }

@@ -4,13 +4,24 @@ use smallvec::SmallVec;
 
 use crate::engine::{Cell, Cells, Part};
 
+/// When a limit is asked, and together with which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Order {
+    /// With the others of its tag.
+    Usual,
+    /// With the others of its tag, after all other tags: what it takes can't be given back.
+    Last,
+    /// By itself, after all others: it may fail by itself, and refuses nobody.
+    Apart,
+}
+
 /// The limits of a plan that share a tag, as one call to the engine. The same for every take of the
 /// plan.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) tag: u128,
-    /// Called after all others, because what it takes can't be given back.
-    pub(super) last: bool,
+    /// The latest of its limits.
+    pub(super) order: Order,
     pub(super) cells: Cells,
     /// The index in the plan of each cell's limit.
     pub(super) indices: SmallVec<[u8; 8]>,
@@ -21,15 +32,15 @@ pub(super) struct Call {
 pub(super) struct Calls(pub(super) SmallVec<[Call; 1]>);
 
 impl Calls {
-    /// Adds the plan's limit at `index`; a parent right after its assured limit. With `last`, its
-    /// tag is called after all others.
-    pub(super) fn add(&mut self, cell: Cell, index: u8, last: bool) {
+    /// Adds the plan's limit at `index`; a parent right after its assured limit.
+    pub(super) fn add(&mut self, cell: Cell, index: u8, order: Order) {
         let tag = cell.key.tag;
-        let mut call = match self.0.iter().position(|call| call.tag == tag) {
+        let shared = self.0.iter().position(|call| call.tag == tag && call.order != Order::Apart);
+        let mut call = match shared.filter(|_| order != Order::Apart) {
             Some(at) => self.0.remove(at),
-            None => Call { tag, last: false, cells: Cells::new(), indices: SmallVec::new() },
+            None => Call { tag, order, cells: Cells::new(), indices: SmallVec::new() },
         };
-        call.last |= last;
+        call.order = call.order.max(order);
         // Sorted by program: one script for each order would fill Redis' script cache. A parent
         // comes right after its assured cell, and both after all others.
         let after =
@@ -41,7 +52,7 @@ impl Calls {
         let at = self
             .0
             .iter()
-            .position(|other| (other.last, other.tag) > (call.last, tag))
+            .position(|other| (other.order, other.tag) > (call.order, tag))
             .unwrap_or(self.0.len());
         self.0.insert(at, call);
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use smallvec::SmallVec;
 use weir_algorithms::Leased;
 
-use super::calls::{Call, Calls, LimitSet};
+use super::calls::{Call, Calls, LimitSet, Order};
 use super::holders::LeaseSpec;
 use super::keys::{self, Identities, Identity, KeyDigest, PlanDigests};
 use super::local::{self, ScopeCache};
@@ -21,7 +21,7 @@ use super::round::Round;
 use super::shared::Shared;
 use super::{Scope, failure, refusals};
 use crate::engine::{Cell, Key, NUMBERS_MAX, Part, new_member};
-use crate::plan::{Enforcement, LeakyBucket, Limit, OnStoreError, Plan, Refund, Role};
+use crate::plan::{Algorithm, Enforcement, LeakyBucket, Limit, OnStoreError, Plan, Refund, Role};
 
 /// Maximum number of entries for one plan. The oldest is replaced.
 const ENTRIES_MAX: usize = 4;
@@ -133,7 +133,6 @@ impl PreparedPlan {
         local::with(shared, |local| {
             local.scope(scope, |cache| {
                 for (limit, index) in in_order(limits).filter(|(limit, _)| !never(limit)) {
-                    let last = limit.algorithm.queues();
                     let mut cell = cell(&mut digests, shared, scope, cache, limit);
                     if prepared.apart.iter().any(|family| family.assured == index) {
                         // Its parent is in another call: it refuses nothing, unless it has to fit.
@@ -148,7 +147,7 @@ impl PreparedPlan {
                             .leased
                             .push((index, LeaseSpec::new(limiter, &cell, lease, leased)));
                     }
-                    prepared.calls.add(cell, index, last);
+                    prepared.calls.add(cell, index, order(limit));
                 }
             });
         });
@@ -316,6 +315,16 @@ fn in_order(limits: &[Limit]) -> impl Iterator<Item = (&Limit, u8)> {
     });
     let part = |index: u8| Some((limits.get(usize::from(index))?, index));
     limits.iter().zip(0..).filter(alone).chain(parts.flatten().filter_map(part))
+}
+
+/// When a limit is asked.
+fn order(limit: &Limit) -> Order {
+    let stands_alone = matches!(limit.role, Role::Alone | Role::Child { .. });
+    match &limit.algorithm {
+        Algorithm::Script(_) if stands_alone && !limit.is_enforced() => Order::Apart,
+        algorithm if algorithm.queues() => Order::Last,
+        _ => Order::Usual,
+    }
 }
 
 /// The cell of `limit` that is the same for every take.

@@ -11,7 +11,8 @@
 //! 2. Then the groups are taken one after another, in the order of their tags' digests. Every plan
 //!    on every proxy uses that order, so two plans that compete for the same last units can't
 //!    refuse each other. The group with a leaky bucket comes last, because its slot can't be given
-//!    back.
+//!    back. After it come shadows that are scripts, each in a group of its own: where one fails, it
+//!    takes nothing with it.
 //! 3. If all limits had plenty a moment ago (`plenty`), all groups are taken at once instead, in
 //!    one round trip.
 //! 4. A take can refuse although its look did not, if another request came between. What the
@@ -20,7 +21,7 @@
 use smallvec::SmallVec;
 use weir_algorithms::Describe;
 
-use super::calls::{Call, Calls, LimitSet};
+use super::calls::{Call, Calls, LimitSet, Order};
 use crate::engine::{
     Cause, Cell, CellReply, Cells, EngineError, Execution, NUMBERS_MAX, TakeReply,
 };
@@ -164,7 +165,8 @@ impl<'p> Round<'p> {
     /// refuses, so this is for limits that had plenty a moment ago. Not for one whose units can't
     /// be given back.
     pub(super) fn take_all_at_once(&mut self) {
-        if self.groups.len() > 1 && self.groups.iter().all(|group| !group.call.last) {
+        if self.groups.len() > 1 && self.groups.iter().all(|group| group.call.order != Order::Last)
+        {
             self.groups.iter_mut().for_each(|group| group.is_due = true);
             self.phase = Phase::TakingAll;
         }

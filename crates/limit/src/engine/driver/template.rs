@@ -14,6 +14,8 @@ const LEASES: &str = include_str!("../../../../../lua/driver/leases.lua");
 const SECTION: &str = "--@ ";
 /// Inserts a section.
 const INSERT: &str = "--+ ";
+/// The placeholder that asks a program for a take.
+const TAKE: &str = "TAKE(";
 
 /// One cell of a call, with what its sections need.
 pub(super) struct Template<'s> {
@@ -79,6 +81,10 @@ impl Template<'_> {
             } else if is_code(line) {
                 text.push_str(&self.filled(line));
                 text.push('\n');
+                // All lines that ask for a take end their statement.
+                if script_texts::is_operator_script(self.program) && line.contains(TAKE) {
+                    text.push_str(&shared("sound_or_ends"));
+                }
             }
         }
     }
@@ -100,13 +106,14 @@ impl Template<'_> {
             .replace("OUTSIDE", &OUTSIDE.to_string())
             .replace("UNCHARGED", &UNCHARGED.to_string())
             .replace("PURGE_EVERY", &PURGE_EVERY.to_string());
-        let calls = [("GIVE_BACK(", "give_back"), ("TAKE(", "take"), ("CHARGE(", "charge")];
+        let calls = [("GIVE_BACK(", "give_back"), (TAKE, "take"), ("CHARGE(", "charge")];
         for (placeholder, function) in calls {
             if filled.contains(placeholder) {
                 let name = self.program.name;
-                // An operator's script has its answer checked first.
+                // An operator's script may fail, and has its answer checked first.
                 let (before, after) = if script_texts::is_operator_script(self.program) {
-                    (format!("sound_{function}({name}("), ")")
+                    let known = script_texts::name(self.program);
+                    (format!("sound_{function}('{known}', pcall({name}, "), ")")
                 } else {
                     (format!("{name}("), "")
                 };

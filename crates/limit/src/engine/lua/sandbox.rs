@@ -12,7 +12,10 @@ use std::time::Duration;
 
 use mlua::chunk::ChunkMode;
 use mlua::debug::Debug;
-use mlua::{Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState};
+use mlua::{
+    FromLua as _, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value,
+    VmState,
+};
 
 use super::{Decision, GiveBackResult, State};
 use crate::clock::thread_cpu;
@@ -93,28 +96,24 @@ impl Sandbox {
         Self::load(text, file).map_err(|error| error_line(&error))
     }
 
+    /// Loads Lua that returns a function of the script, as `driver` has Redis do it, in a fresh VM.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(in crate::engine) fn load_function(text: &str, file: &str) -> Result<(), String> {
+        let loaded = start(text, file).map_err(|error| error_line(&error))?;
+        match loaded.result {
+            Value::Function(_) => Ok(()),
+            other => Err(format!("{file}: a {} instead of a function", other.type_name())),
+        }
+    }
+
     fn load(text: &str, file: &str) -> mlua::Result<Self> {
-        // Without the jit library LuaJIT never starts its compiler; without the string library,
-        // strings have no methods.
-        let lua = Lua::new_with(StdLib::MATH, LuaOptions::default())?;
-        let environment = environment(&lua)?;
-        let usage = Rc::new(Usage::default());
-        let hook_usage = Rc::clone(&usage);
-        lua.set_hook(
-            HookTriggers::new().every_nth_instruction(INSTRUCTIONS_PER_CHECK),
-            move |_, debug| hook_usage.check(debug),
-        )?;
-        lua.set_memory_limit(lua.used_memory() + MEMORY_BYTES_MAX)?;
-        let chunk = lua
-            .load(text)
-            .set_name(format!("={file}"))
-            .set_mode(ChunkMode::Text)
-            .set_environment(environment);
-        let functions: Table = chunk.eval()?;
+        let Loaded { result, usage, lua } = start(text, file)?;
+        let functions = Table::from_lua(result, &lua)?;
         let (take, give_back) = (functions.get("take")?, functions.get("give_back")?);
         Ok(Self { take, give_back, usage, _lua: lua })
     }
-
     /// Calls the script's `take`.
     ///
     /// # Errors
@@ -177,6 +176,34 @@ impl Sandbox {
         )?;
         Ok(GiveBackResult { state: [x, y, z], changed: changed == 1.0, expire })
     }
+}
+
+/// What a chunk returned, and its VM.
+struct Loaded {
+    result: Value,
+    usage: Rc<Usage>,
+    lua: Lua,
+}
+
+/// Runs a chunk in a fresh VM.
+fn start(text: &str, file: &str) -> mlua::Result<Loaded> {
+    // Without the jit library LuaJIT never starts its compiler; without the string library,
+    // strings have no methods.
+    let lua = Lua::new_with(StdLib::MATH, LuaOptions::default())?;
+    let environment = environment(&lua)?;
+    let usage = Rc::new(Usage::default());
+    let hook_usage = Rc::clone(&usage);
+    lua.set_hook(
+        HookTriggers::new().every_nth_instruction(INSTRUCTIONS_PER_CHECK),
+        move |_, debug| hook_usage.check(debug),
+    )?;
+    lua.set_memory_limit(lua.used_memory() + MEMORY_BYTES_MAX)?;
+    let chunk = lua
+        .load(text)
+        .set_name(format!("={file}"))
+        .set_mode(ChunkMode::Text)
+        .set_environment(environment);
+    Ok(Loaded { result: chunk.eval()?, usage, lua })
 }
 
 /// The globals that a script sees, read-only: a value that a script remembered would differ between

@@ -1,9 +1,19 @@
 //! What an error of Redis or of the connection means: whether anything ran, and what to do next.
 //! Only this module reads error codes.
 
+use std::sync::LazyLock;
+
 use ::redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use crate::engine::{Cause, EngineError, Execution};
+use crate::clock::LogThrottle;
+use crate::engine::{Cause, EngineError, Execution, script_texts};
+
+/// The code of the reply to a call whose script of the operator failed: `lua/driver/frame.lua`.
+const SCRIPT_FAILED: &str = "WEIRSCRIPT";
+/// Log lines per second about other errors of scripts, over all workers.
+const LINES_PER_SECOND_MAX: u32 = 4;
+
+static LOG: LazyLock<LogThrottle> = LazyLock::new(|| LogThrottle::at_most(LINES_PER_SECOND_MAX));
 
 /// A part of what Redis answers to `CLUSTER` when it runs without `cluster-enabled`.
 const NO_CLUSTER: &str = "cluster support disabled";
@@ -70,6 +80,14 @@ pub(super) fn engine_error(error: &RedisError) -> EngineError {
         Some("BUSY") => return not_run(Cause::Busy),
         Some("NOPERM" | "NOAUTH" | "WRONGPASS") => return not_run(Cause::NoPermission),
         Some("MISCONF") => return not_run(Cause::Misconfigured),
+        // A take or a look then ends before it writes. A give-back is another matter: see
+        // `Redis::give_back`.
+        Some(SCRIPT_FAILED) => {
+            let (script, why) =
+                error.detail().unwrap_or_default().split_once(' ').unwrap_or_default();
+            script_texts::log_failure(script, why);
+            return not_run(Cause::Script);
+        }
         Some(
             "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "READONLY" | "LOADING",
         ) => return not_run(Cause::Cluster),
@@ -88,7 +106,9 @@ pub(super) fn engine_error(error: &RedisError) -> EngineError {
             EngineError { cause: Cause::Connection, ran: Execution::Unknown }
         }
         _ => {
-            tracing::error!(%error, "Redis answered a script with an error");
+            if let Some(held_back) = LOG.due() {
+                tracing::error!(%error, held_back, "Redis answered a script with an error");
+            }
             EngineError { cause: Cause::Script, ran: Execution::Unknown }
         }
     }
@@ -141,6 +161,7 @@ mod tests {
             ("-NOAUTH x\r\n", Cause::NoPermission),
             ("-MISCONF x\r\n", Cause::Misconfigured),
             ("-ERR This instance has cluster support disabled\r\n", Cause::NoCluster),
+            ("-WEIRSCRIPT lockout lockout.lua:3: not today\r\n", Cause::Script),
         ] {
             assert_eq!(
                 next(&answer(line)),

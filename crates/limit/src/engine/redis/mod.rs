@@ -21,6 +21,7 @@ mod outage;
 mod owners;
 mod pipeline;
 mod resp;
+mod scripts;
 mod send;
 mod topology;
 mod watch;
@@ -189,7 +190,12 @@ impl Redis {
         cells: &Cells,
         taken_at_us: u64,
     ) -> Result<(), EngineError> {
-        self.call(Verb::GiveBack, cells, taken_at_us, self.deadline).await.map(|_| ())
+        let answer = self.call(Verb::GiveBack, cells, taken_at_us, self.deadline).await;
+        answer.map(|_| ()).map_err(|error| match error.cause {
+            // All cells but that of the script are given back.
+            Cause::Script => EngineError { ran: Execution::Unknown, ..error },
+            _ => error,
+        })
     }
 
     pub(super) async fn charge(&self, cells: &Cells) -> Result<ChargeReply, EngineError> {

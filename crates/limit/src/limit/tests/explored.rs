@@ -172,7 +172,7 @@ fn calls(tags: &[u128], quota: [u8; TAGS], sorted: bool) -> Calls {
             numbers,
             member: 0,
         };
-        calls.add(cell, index, false);
+        calls.add(cell, index, Order::Usual);
     }
     if !sorted {
         calls.0.sort_by_key(|call| tags.iter().position(|tag| *tag == call.tag));

@@ -92,7 +92,7 @@ proptest! {
     ) {
         let mut calls = Calls::default();
         for ((tag, shadow, _, cost), index) in limits.iter().zip(0..) {
-            calls.add(cell(*tag, *shadow, *cost), index, false);
+            calls.add(cell(*tag, *shadow, *cost), index, Order::Usual);
         }
         let denies = |tag: u128| limits.iter().any(|(of, shadow, denies, _)| *of == tag && *denies && !shadow);
         let costs = |cells: &Cells| cells.iter().map(|cell| cell.cost).collect::<Vec<_>>();
@@ -181,7 +181,7 @@ proptest! {
     ) {
         let mut calls = Calls::default();
         for ((tag, shadow, _, cost), index) in limits.iter().zip(0..) {
-            calls.add(cell(*tag, *shadow, *cost), index, false);
+            calls.add(cell(*tag, *shadow, *cost), index, Order::Usual);
         }
         let mut round = Round::new(&calls, |_| None, |index| on_error(limits[index].2 && !limits[index].1));
         round.take_all_at_once();
@@ -236,7 +236,7 @@ proptest! {
 fn steps(refuses: u128) -> Vec<(&'static str, u128, usize)> {
     let mut calls = Calls::default();
     for (tag, index) in [(3, 0), (1, 1), (2, 2), (1, 3)] {
-        calls.add(cell(tag, false, 1), index, false);
+        calls.add(cell(tag, false, 1), index, Order::Usual);
     }
     let mut round = Round::new(&calls, |_| None, |_| OnStoreError::Deny);
     let mut steps = Vec::new();
@@ -283,7 +283,7 @@ impl Numbers for TaggedNumbers {
 fn a_group_without_its_store_is_counted_here() {
     let mut calls = Calls::default();
     for (tag, index) in [(1, 0), (2, 1), (3, 2)] {
-        calls.add(cell(tag, false, 1), index, false);
+        calls.add(cell(tag, false, 1), index, Order::Usual);
     }
     let mut round = Round::new(&calls, |_| None, |_| OnStoreError::Local);
     let mut steps = Vec::new();
@@ -362,7 +362,7 @@ fn a_tag_that_is_called_last_comes_after_all_others() {
     for (tag, last, index) in
         [(1, false, 0), (1, true, 1), (3, false, 2), (2, false, 3), (1, false, 4)]
     {
-        calls.add(cell(tag, false, 1), index, last);
+        calls.add(cell(tag, false, 1), index, if last { Order::Last } else { Order::Usual });
     }
     let order: Vec<(u128, &[u8])> =
         calls.0.iter().map(|call| (call.tag, &call.indices[..])).collect();
@@ -389,8 +389,8 @@ fn a_cell_outside_its_period_is_called_again_once() {
     // A shadow limit that is outside is called again as well, though it never refuses.
     for (shadow, denies) in [(false, true), (true, false)] {
         let mut calls = Calls::default();
-        calls.add(cell(1, false, 1), 0, false);
-        calls.add(cell(1, shadow, 1), 1, false);
+        calls.add(cell(1, false, 1), 0, Order::Usual);
+        calls.add(cell(1, shadow, 1), 1, Order::Usual);
         let mut round = Round::new(&calls, |_| None, |index| on_error(index == 1 && denies));
         let mut numbers = Vec::new();
         while let Step::Take(cells, GroupStore::Store) = round.next() {

@@ -1,5 +1,6 @@
 //! Limits that an operator's script decides. They are settled like any other.
 
+use super::redis_server::Server;
 use super::*;
 use crate::engine::{ScriptFile, Scripts};
 use crate::limit::Ending;
@@ -68,6 +69,81 @@ async fn units_that_a_script_took_are_given_back_and_its_retry_is_reported() {
     }
     let outcome = refused(limiter.take(&scope, &limits).await);
     assert_eq!(outcome.retry_after_us(limits.limits()), Some(300 * SECOND_US));
+}
+
+/// Fails while its first argument is 1.
+const FAILING: &str = "-- trial: 0
+local function take(s1, s2, s3, now, cost, n1)
+  if n1 == 1 then error('not today') end
+  return 1, s1 + cost, 0, 0, 9, -1, 0, now + 3600000000
+end
+local function give_back(s1, s2, s3, now, units, taken, n1)
+  if n1 == 1 then error('not today') end
+  return s1 - units, 0, 0, 1, now + 3600000000
+end
+return { take = take, give_back = give_back }
+";
+
+fn scripted(name: &str, key: &str, argument: i64) -> Limit {
+    let arguments = [argument].into_iter().collect();
+    Limit::new(name, key, Algorithm::Script(Script { name: "lockout".into(), arguments }))
+}
+
+#[tokio::test]
+async fn a_shadow_whose_script_fails_takes_no_other_limit_with_it() {
+    let server = Server::start();
+    let settings = Settings { scripts: scripts(FAILING), ..with_test_timeout() };
+    for rig in Rig::both(&server, &settings) {
+        for on_store_error in [OnStoreError::Deny, OnStoreError::Allow] {
+            let (scope, engine) = (scope("public", on_store_error), rig.name());
+            let key = format!("{on_store_error:?}");
+            let of_key = |argument| {
+                let tried = shadow(scripted("tried", &key, argument));
+                plan(&[tried, daily("enforced", &key, 2)])
+            };
+            for left in [1, 0] {
+                let outcome = granted(rig.limiter.take(&scope, &of_key(1)).await).0;
+                let [tried, enforced] = &*outcome.limits else { panic!("{outcome:?}") };
+                assert_eq!(tried.unmeasured, Some(OnStoreError::Allow), "{engine}");
+                assert_eq!((enforced.unmeasured, enforced.remaining), (None, left), "{engine}");
+                assert!(!outcome.is_uncounted(of_key(1).limits()), "{engine}");
+            }
+            let outcome = refused(rig.limiter.take(&scope, &of_key(1)).await);
+            assert!(!outcome.limits[1].fits, "{engine}");
+            // A refusal takes nothing of the shadow, either.
+            let outcome = refused(rig.limiter.take(&scope, &of_key(0)).await);
+            assert!(outcome.limits[0].fits, "{engine}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_script_that_fails_to_give_back_keeps_no_other_limit_from_it() {
+    let server = Server::start();
+    let settings = Settings { scripts: scripts(FAILING), ..with_test_timeout() };
+    for rig in Rig::both(&server, &settings) {
+        let refunded = |limit| refunded(limit, Refund::Unsent);
+        let limits = |argument| {
+            [("a", 0), ("b", argument), ("c", 0)]
+                .map(|(name, argument)| refunded(scripted(name, "k", argument)))
+                .into_iter()
+                .chain([refunded(daily("last", "k", 5))])
+                .collect::<Vec<_>>()
+        };
+        let (_, grant) = granted(rig.take(&limits(0)).await);
+        drop(grant);
+        let cells: crate::engine::Cells = {
+            let plan = plan(&limits(1));
+            let shared = &rig.limiter.shared;
+            super::super::prepared::with(shared, &rig.scope, &plan, |prepared| {
+                (0..4).filter_map(|index| prepared.calls.cell(index).cloned()).collect()
+            })
+        };
+        let at_us = u64::try_from(rig.limiter.shared.clock.wall_us()).unwrap();
+        let failed = rig.limiter.shared.engine.give_back(&cells, at_us).await.unwrap_err();
+        assert_eq!(failed.cause, crate::engine::Cause::Script);
+        assert_eq!(rig.remaining(&daily("last", "k", 5)).await, 5, "{}", rig.name());
+    }
 }
 
 #[tokio::test]
