@@ -3,8 +3,8 @@
 
 use std::borrow::Cow;
 use std::io::{self, Read};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::abi::types;
@@ -17,9 +17,10 @@ use super::fact;
 use super::health::Health;
 use super::instance::{Instance, StartError};
 use super::runtime::{MEMORY_BYTES_MAX, Runtime};
+use super::spare::{SpareInstances, Starter};
 use super::workers::Token;
 use super::written;
-use super::{Module, Policy, Settings, SpareInstances};
+use super::{Module, Policy, Settings};
 use crate::clock::{LogThrottle, thread_cpu};
 use crate::telemetry::{Label as _, Metrics, SettingError};
 
@@ -113,10 +114,7 @@ pub(super) fn here(
     Ok(Policy {
         runtime: runtime.clone(),
         token: Token::new(),
-        pre,
-        label,
-        bounds,
-        config_json: Arc::clone(&settings.config_json),
+        starter: Starter { pre, label, bounds, config_json: Arc::clone(&settings.config_json) },
         scripts: Arc::clone(&settings.scripts),
         measured: settings.measured.clone(),
         isolated: settings.isolated,
@@ -129,10 +127,7 @@ pub(super) fn here(
         health,
         breaker: Breaker::new(settings.caps.breaker.clone()),
         sets_priorities: AtomicBool::default(),
-        spare: Mutex::new(SpareInstances {
-            instances: if slow { vec![instance] } else { Vec::new() },
-            slow,
-        }),
+        spare: SpareInstances::new(instance, slow),
     })
 }
 

@@ -7,7 +7,7 @@ use wasmparser::{Parser, Payload};
 
 use super::build::shipped_module;
 use super::error::{CallPhase, one_line};
-use super::instance::{Instance, StartError};
+use super::instance::StartError;
 use super::{
     Caps, Cause, Decision, Failure, KnownFacts, Module, Policy, PolicyError, Runtime, answer,
     component,
@@ -118,16 +118,13 @@ impl Policy {
     /// # Errors
     /// See [`Cause`].
     pub fn decide_fresh(&self, facts: &[(&str, &str)]) -> Result<FreshDecision, PolicyError> {
-        let (mut instance, _) =
-            Instance::start(&self.pre, &self.label, &self.bounds, &self.config_json).map_err(
-                |unready| match unready {
-                    StartError::Failed(failure) => self.failed(failure, CallPhase::Start),
-                    StartError::Refused(_) => {
-                        let text = "the guest refused the configuration that it accepted before";
-                        self.failed(Failure::new(Cause::Guest, text), CallPhase::Start)
-                    }
-                },
-            )?;
+        let mut instance = self.starter.start().map_err(|unready| match unready {
+            StartError::Failed(failure) => self.failed(failure, CallPhase::Start),
+            StartError::Refused(_) => {
+                let text = "the guest refused the configuration that it accepted before";
+                self.failed(Failure::new(Cause::Guest, text), CallPhase::Start)
+            }
+        })?;
         let decided = instance.decide(facts, None).and_then(|answer| {
             answer::decision(answer, &self.scripts)
                 .map_err(|message| Failure::new(Cause::Answer, &message))

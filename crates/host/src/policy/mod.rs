@@ -28,6 +28,7 @@ mod lints;
 mod listed;
 mod remember;
 mod runtime;
+mod spare;
 mod stopping;
 mod ticker;
 mod verify;
@@ -36,11 +37,9 @@ mod workers;
 mod written;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-
-use wasmtime::component::InstancePre;
 
 use crate::telemetry::{Lint, LintKind, Metrics, SettingError};
 pub use answer::{MessageExcess, RefusalReply};
@@ -48,8 +47,9 @@ use bounds::Bounds;
 use breaker::{Breaker, Turn};
 use error::{CallPhase, Failure};
 use health::{CallKind, Health};
-use instance::{Instance, StartError, State};
+use instance::{Instance, StartError};
 use remember::Expiry;
+use spare::{Next, SpareInstances, Starter};
 use workers::Token;
 pub use workers::{set_cache_bytes_max, share_cache};
 
@@ -162,10 +162,7 @@ pub struct Policy {
     /// Keeps the thread alive that interrupts guests.
     runtime: Arc<Runtime>,
     token: Arc<Token>,
-    pre: InstancePre<State>,
-    label: abi::Label,
-    bounds: Bounds,
-    config_json: Arc<str>,
+    starter: Starter,
     scripts: Arc<[String]>,
     measured: MeasuredNames,
     isolated: bool,
@@ -177,23 +174,14 @@ pub struct Policy {
     response_facts: Vec<String>,
     health: Health,
     breaker: Breaker,
-    spare: Mutex<SpareInstances>,
+    spare: SpareInstances,
     /// Whether a decision has ever had a priority.
     sets_priorities: AtomicBool,
 }
 
-/// Configured instances that have not been used yet: a worker takes one of them rather than start
-/// its own.
-#[derive(Default)]
-struct SpareInstances {
-    instances: Vec<Instance>,
-    /// Starting one takes so long that no request should wait for it.
-    slow: bool,
-}
-
 impl fmt::Debug for Policy {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Policy").field("name", &self.bounds.policy).finish_non_exhaustive()
+        out.debug_struct("Policy").field("name", &self.bounds().policy).finish_non_exhaustive()
     }
 }
 
@@ -211,26 +199,21 @@ impl Policy {
         build::policy(runtime, settings, metrics)
     }
 
-    /// Starts an instance for each of `workers` threads, if starting takes so long (a large
-    /// configuration) that no request should wait for it. Later calls do nothing.
+    /// Starts an instance for each of `workers` threads and one more, if starting takes so long (a
+    /// large configuration) that no request should wait for it. From then on instances are started
+    /// in the background, and a request that finds none fails with [`Cause::Overload`]. Later calls
+    /// do nothing.
     pub fn prepare(&self, workers: usize) {
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        if !std::mem::take(&mut spare.slow) {
+        if !self.spare.prepare(workers) {
             return;
         }
-        let instances = &mut spare.instances;
-        let starts = || {
-            while instances.len() < workers
-                && self.bounds.may_keep()
-                && let Ok((instance, _)) =
-                    Instance::start(&self.pre, &self.label, &self.bounds, &self.config_json)
-            {
-                instances.push(instance);
-            }
-        };
-        if let Err(error) = self.runtime.aside(starts) {
-            tracing::warn!(policy = &*self.bounds.policy, "{error}");
+        if let Err(error) = self.runtime.aside(|| self.spare.fill(&self.starter, || true)) {
+            tracing::warn!(policy = &*self.bounds().policy, "{error}");
         }
+    }
+
+    fn bounds(&self) -> &Bounds {
+        &self.starter.bounds
     }
 
     /// What it says about requests that is shown in metrics.
@@ -255,7 +238,7 @@ impl Policy {
     /// Those limits that have a setting.
     #[must_use]
     pub fn placed_limits(&self) -> Vec<PlacedLimit> {
-        lints::placed(&self.limits, &self.config_json)
+        lints::placed(&self.limits, &self.starter.config_json)
     }
 
     /// What it finds in its configuration that is allowed and probably not meant.
@@ -267,7 +250,7 @@ impl Policy {
     /// Limits that contradict each other, and keys with many spellings, each at its setting.
     #[must_use]
     pub fn limit_lints(&self) -> Vec<Lint> {
-        lints::of_limits(&self.limits, &self.config_json)
+        lints::of_limits(&self.limits, &self.starter.config_json)
     }
 
     /// Its [`warnings`](Self::warnings) for people, each at its setting.
@@ -426,8 +409,15 @@ impl Policy {
             Ok(_) => true,
             Err(failure) => failure.cause == Cause::Guest,
         };
-        if reusable && !self.isolated && !instance.is_worn_out() && self.bounds.may_keep() {
-            workers::put(&self.token, instance);
+        if !self.isolated {
+            if reusable && !instance.is_worn_out() && self.bounds().may_keep() {
+                workers::put(&self.token, instance);
+            } else {
+                // First of all its memory goes back.
+                drop(instance);
+                self.spare.lost_one();
+                self.refill();
+            }
         }
         answer.map_err(|failure| self.failed(failure, CallPhase::Call))
     }
@@ -435,20 +425,24 @@ impl Policy {
     fn start(&self) -> Result<Instance, Failure> {
         // Not for isolated policies: each request starts an instance, and would contend for the
         // lock.
-        if !self.isolated
-            && let Some(instance) =
-                self.spare.lock().unwrap_or_else(PoisonError::into_inner).instances.pop()
-        {
-            return Ok(instance);
+        if !self.isolated {
+            match self.spare.next(&self.starter) {
+                Next::Use(instance) => {
+                    self.refill();
+                    return Ok(*instance);
+                }
+                Next::Start => {}
+                Next::Fail => {
+                    self.refill();
+                    let why = "it has no instance at hand, and starting one takes long";
+                    return Err(Failure::new(Cause::Overload, why));
+                }
+            }
         }
-        let start = || {
-            Instance::start(&self.pre, &self.label, &self.bounds, &self.config_json)
-                .map(|(instance, _)| instance)
-        };
-        let started = match start() {
+        let started = match self.starter.start() {
             Err(StartError::Failed(failure)) if failure.cause == Cause::Overload => {
                 workers::release();
-                start()
+                self.starter.start()
             }
             started => started,
         };
@@ -461,12 +455,16 @@ impl Policy {
         })
     }
 
+    fn refill(&self) {
+        self.spare.refill(&self.starter, &self.runtime, Arc::downgrade(&self.token));
+    }
+
     #[cold]
     fn failed(&self, failure: Failure, during: CallPhase) -> PolicyError {
-        let failure = failure.naming(&self.bounds, during);
+        let failure = failure.naming(self.bounds(), during);
         self.health.failed(failure.cause);
         PolicyError {
-            policy: self.bounds.policy.to_string(),
+            policy: self.bounds().policy.to_string(),
             cause: failure.cause,
             message: failure.message,
         }

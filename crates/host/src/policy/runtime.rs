@@ -2,6 +2,7 @@
 //! that lets a running guest be stopped, the cache of compiled code, and the names of facts.
 
 use std::fmt;
+use std::io;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -142,21 +143,33 @@ impl Runtime {
     ) -> Result<R, SettingError> {
         let low = self.serving.load(Ordering::Relaxed);
         std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new()
-                .name("weir-policy-build".into())
-                .stack_size(OWN_STACK_BYTES + self.settings.stack_bytes)
-                .spawn_scoped(scope, move || {
-                    if low {
-                        lower_priority();
-                    }
-                    work()
-                });
+            let thread = self.thread("weir-policy-build").spawn_scoped(scope, move || {
+                if low {
+                    lower_priority();
+                }
+                work()
+            });
             let thread = thread.map_err(|error| {
                 let expected = "a thread to build policies on";
                 SettingError::new("", format!("no thread could be started: {error}"), expected)
             })?;
             Ok(thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
         })
+    }
+
+    /// Does `work` on a thread of its own, as [`aside`](Self::aside) does, but waits for nothing.
+    /// Requests need it soon, so the thread has their priority.
+    ///
+    /// # Errors
+    /// The thread can't be started.
+    pub(super) fn in_background(&self, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.thread("weir-policy-start").spawn(work).map(drop)
+    }
+
+    /// A thread with the stack that guests need.
+    fn thread(&self, name: &str) -> std::thread::Builder {
+        let stack = OWN_STACK_BYTES + self.settings.stack_bytes;
+        std::thread::Builder::new().name(name.into()).stack_size(stack)
     }
 
     /// Does `compile` with all cores, or with one thread that inherits the caller's priority while

@@ -2,7 +2,7 @@
 
 use super::breaker::{Suspicion, Trial, TrialChange, Turn};
 use super::error::{Cause, Failure, PolicyError};
-use super::instance::{Instance, StartError};
+use super::instance::StartError;
 use super::{Policy, PolicyStats, abi, answer};
 use crate::telemetry::Label as _;
 
@@ -34,7 +34,7 @@ impl Policy {
     pub(super) fn suspect(&self, turn: Turn, error: &PolicyError) {
         let suspicion = self.breaker.failed(turn, error.cause, || self.health.decisions());
         let Suspicion::Try(trial) = suspicion else { return };
-        let policy = &*self.bounds.policy;
+        let policy = &*self.bounds().policy;
         match self.breaker.tried(turn, self.works(&trial)) {
             TrialChange::Nothing | TrialChange::StillStopped => {}
             TrialChange::Resumed => self.resumed(),
@@ -53,7 +53,7 @@ impl Policy {
 
     #[cold]
     pub(super) fn resumed(&self) {
-        tracing::info!(policy = &*self.bounds.policy, "the policy works again and is called");
+        tracing::info!(policy = &*self.bounds().policy, "the policy works again and is called");
     }
 
     /// Whether a fresh instance answers any of these facts as it did before. If there are none yet,
@@ -77,8 +77,7 @@ impl Policy {
     }
 
     fn tried_with(&self, facts: &[(&str, &str)]) -> Result<(), Failure> {
-        let started = Instance::start(&self.pre, &self.label, &self.bounds, &self.config_json);
-        let (mut instance, _) = started.map_err(|unready| match unready {
+        let mut instance = self.starter.start().map_err(|unready| match unready {
             StartError::Failed(failure) => failure,
             StartError::Refused(_) => Failure::new(Cause::Trap, "it refused its configuration"),
         })?;

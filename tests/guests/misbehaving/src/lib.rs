@@ -23,6 +23,8 @@ pub struct Misbehaving {
     #[serde(default)]
     loops_in_configure: bool,
     #[serde(default)]
+    works_in_configure: bool,
+    #[serde(default)]
     asks_time_in_configure: bool,
     /// Between these times, in milliseconds since 1970, each decision panics.
     #[serde(default)]
@@ -33,6 +35,9 @@ pub struct Misbehaving {
     #[serde(skip)]
     calls: std::cell::Cell<u64>,
 }
+
+/// Takes several milliseconds.
+const CONFIGURE_ROUNDS: u64 = 20_000_000;
 
 thread_local! {
     static KEPT: std::cell::RefCell<String> = const { std::cell::RefCell::new(String::new()) };
@@ -46,6 +51,9 @@ impl Policy for Misbehaving {
     fn new(config: Self) -> Result<Self, Mistakes> {
         while black_box(config.loops_in_configure) {
             black_box(());
+        }
+        if config.works_in_configure {
+            work(CONFIGURE_ROUNDS);
         }
         if config.asks_time_in_configure {
             black_box(now_ms());

@@ -67,11 +67,8 @@ fn a_full_pool_names_its_setting_and_is_overload() {
     let runtime = Runtime::with(&pool, fuzzing::known_facts()).unwrap();
     let metrics = Metrics::new(1);
     let policy = Policy::build(&runtime, &settings(misbehaving(), "{}"), &metrics).unwrap();
-    let start = || {
-        Instance::start(&policy.pre, &policy.label, &policy.bounds, "{}")
-            .map(|(instance, _)| instance)
-    };
-    let held = (start().unwrap(), start().unwrap());
+    let start = || policy.starter.start().unwrap();
+    let held = (start(), start());
     let error = policy.decide(&[("query", "well")]).unwrap_err();
     assert_eq!(error.cause, Cause::Overload);
     assert!(error.message.contains("`server.policies.instances` is 2"), "{error}");

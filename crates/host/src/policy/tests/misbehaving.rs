@@ -129,8 +129,8 @@ fn a_full_pool_is_overload_and_passes() {
     let policy = policy(&Metrics::new(1));
     let mut held = Vec::new();
     let full = loop {
-        match Instance::start(&policy.pre, &policy.label, &policy.bounds, "{}") {
-            Ok((instance, _)) => held.push(instance),
+        match policy.starter.start() {
+            Ok(instance) => held.push(instance),
             Err(unready) => break unready,
         }
         assert!(held.len() <= 1_000);
@@ -139,4 +139,77 @@ fn a_full_pool_is_overload_and_passes() {
     assert_eq!(policy.decide(&[("query", "well")]).unwrap_err().cause, Cause::Overload);
     drop(held);
     assert!(policy.decide(&[("query", "well")]).is_ok());
+}
+
+/// Its instances take as long to start as many requests take.
+fn slow_policy() -> Policy {
+    let mut settings = settings(misbehaving(), r#"{"works_in_configure": true}"#);
+    settings.caps.start_cpu_time = Duration::from_secs(5);
+    // It is not stopped, however often it fails.
+    settings.caps.breaker.failures = 0;
+    Policy::build(&runtime(), &settings, &Metrics::new(1)).unwrap()
+}
+
+fn wait_until(what: impl Fn() -> bool) {
+    let began = crate::clock::monotonic();
+    while !what() {
+        assert!(began.elapsed() < Duration::from_secs(20));
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_slow_policys_instances_are_started_beside_requests() {
+    let policy = slow_policy();
+    let started = thread_cpu();
+    drop(policy.starter.start().unwrap());
+    let one = thread_cpu() - started;
+    policy.prepare(1);
+    assert_eq!(policy.spare.count(), 2, "for the worker, and one more");
+    let decide = |how| policy.decide(&[("query", how)]);
+    decide("well").unwrap();
+    assert_eq!(policy.spare.count(), 1);
+    // The one more is there at once, and is replaced.
+    assert_eq!(decide("panic").unwrap_err().cause, Cause::Trap);
+    decide("well").unwrap();
+    wait_until(|| policy.spare.count() == 1);
+    let started = thread_cpu();
+    let mut overloaded = 0;
+    for _ in 0..50 {
+        match decide("panic").unwrap_err().cause {
+            Cause::Overload => overloaded += 1,
+            cause => assert_eq!(cause, Cause::Trap),
+        }
+    }
+    let took = thread_cpu() - started;
+    assert!(overloaded > 0 && took < 25 * one, "{overloaded} of 50 in {took:?}, {one:?} each");
+    wait_until(|| decide("well").is_ok());
+    wait_until(|| policy.spare.count() >= 1);
+}
+
+#[test]
+fn a_slow_policy_that_was_not_prepared_starts_its_instances_itself() {
+    let policy = slow_policy();
+    for _ in 0..3 {
+        assert_eq!(policy.decide(&[("query", "panic")]).unwrap_err().cause, Cause::Trap);
+    }
+}
+
+#[test]
+fn a_label_or_an_amount_that_comes_twice_breaks_the_contract() {
+    let pairs = |names: &[&str]| -> Vec<(String, String)> {
+        names.iter().map(|name| ((*name).into(), "x".into())).collect()
+    };
+    let settle = |labels: &[&str], amounts: &[&str]| {
+        answer::settlement(abi::types::Settlement {
+            adjustments: Vec::new(),
+            labels: pairs(labels),
+            amounts: amounts.iter().map(|name| ((*name).into(), 1)).collect(),
+            options: Vec::new(),
+        })
+    };
+    assert!(settle(&["a", "b"], &["a", "b"]).is_ok());
+    let again = |what: &str| format!("{what}: found `a` a second time, expected it once");
+    assert_eq!(settle(&["a", "b", "a"], &[]).unwrap_err(), again("labels"));
+    assert_eq!(settle(&[], &["a", "a"]).unwrap_err(), again("amounts"));
 }
