@@ -71,10 +71,10 @@ impl Decision {
 
     /// Adds a label to the access log, and to the metrics where the configuration lists it. The
     /// name is `[a-z0-9._-]{1,64}`. Of a long value 256 bytes are kept, and control characters
-    /// become blanks. A decision has 16 labels at most.
+    /// become blanks. A decision has 16 labels at most, and of two with one name the later.
     #[must_use]
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.labels.push((name.into(), label_value(value.into())));
+        set(&mut self.labels, name.into(), label_value(value.into()));
         self
     }
 
@@ -147,7 +147,7 @@ impl Decision {
     /// Sets an option of the contract by its name. The proxy refuses one that it does not know.
     #[must_use]
     pub fn option(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.options.push((name.into(), value.into()));
+        set(&mut self.options, name.into(), value.into());
         self
     }
 
@@ -218,7 +218,7 @@ impl Limit {
     /// Sets an option of the contract by its name. The proxy refuses one that it does not know.
     #[must_use]
     pub fn option(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.options.push((name.into(), value.into()));
+        set(&mut self.options, name.into(), value.into());
         self
     }
 
@@ -308,18 +308,23 @@ impl Settlement {
         self
     }
 
-    /// Adds a label to those of the decision, as [`Decision::label`] does.
+    /// Adds a label to those of the decision, as [`Decision::label`] does. It replaces one of the
+    /// decision with its name.
     #[must_use]
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.labels.push((name.into(), label_value(value.into())));
+        set(&mut self.labels, name.into(), label_value(value.into()));
         self
     }
 
     /// Adds an amount to the access log, and to the metrics where the configuration lists it. The
-    /// name is `[a-z0-9._-]{1,64}`. More than 2^52 is 2^52.
+    /// name is `[a-z0-9._-]{1,64}`. Two with one name are added up. More than 2^52 is 2^52.
     #[must_use]
     pub fn amount(mut self, name: impl Into<String>, units: u64) -> Self {
-        self.amounts.push((name.into(), units.min(AMOUNT_MAX)));
+        let name = name.into();
+        match self.amounts.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, sum)) => *sum = sum.saturating_add(units).min(AMOUNT_MAX),
+            None => self.amounts.push((name, units.min(AMOUNT_MAX))),
+        }
         self
     }
 }
@@ -529,6 +534,14 @@ fn add_facts<S: Into<String>>(known: &mut Vec<String>, facts: impl IntoIterator<
     }
 }
 
+/// Sets a value by its name: an answer has each name once.
+fn set(pairs: &mut Vec<(String, String)>, name: String, value: String) {
+    match pairs.iter_mut().find(|(known, _)| *known == name) {
+        Some((_, known)) => *known = value,
+        None => pairs.push((name, value)),
+    }
+}
+
 /// A label's value as the log and metrics can have it: with blanks instead of control characters,
 /// and cut at [`LABEL_BYTES_MAX`].
 fn label_value(mut value: String) -> String {
@@ -561,6 +574,19 @@ mod tests {
         assert_eq!(Manifest::reads(["query.Page"]).request_facts, ["query.Page"]);
         let manifest = manifest.and_of_response(["header.X-Cost", "header.x-cost"]);
         assert_eq!(manifest.response_facts, ["header.x-cost"]);
+    }
+
+    #[test]
+    fn an_answer_has_each_name_once() {
+        let decision = Decision::bypass().label("a", "1").label("b", "2").label("a", "3");
+        let pairs = [("a".to_owned(), "3".to_owned()), ("b".to_owned(), "2".to_owned())];
+        assert_eq!(decision.labels, pairs);
+        let decision = decision.fair_key("x").fair_key("y");
+        assert_eq!(decision.options, [("fair-key".to_owned(), "y".to_owned())]);
+        let settled = Settlement::nothing().label("a", "1").label("a", "2");
+        assert_eq!(settled.labels, [("a".to_owned(), "2".to_owned())]);
+        let settled = settled.amount("n", 3).amount("m", 1).amount("n", 4);
+        assert_eq!(settled.amounts, [("n".to_owned(), 7), ("m".to_owned(), 1)]);
     }
 
     #[test]

@@ -79,14 +79,11 @@ pub(in crate::proxy) fn line(record: &Record<'_>, wall_us: i64, as_json: bool) -
     }
     line.word(AccessField::Failure, record.failure());
     line.word(AccessField::StoreFailure, record.decided.and_then(|decided| decided.store_failure));
-    let decision = record.decided.and_then(|decided| decided.decision.as_deref());
-    let decided = decision.iter().flat_map(|decision| &decision.labels);
-    let settled = record.settled;
-    let mut labels = decided.chain(settled.iter().flat_map(|settled| &settled.labels)).peekable();
+    let mut labels = record.labels().peekable();
     if labels.peek().is_some() {
         line.labels(labels);
     }
-    if let Some(settled) = settled.filter(|settled| !settled.amounts.is_empty()) {
+    if let Some(settled) = record.settled.filter(|settled| !settled.amounts.is_empty()) {
         line.amounts(&settled.amounts);
     }
     line.close()

@@ -19,15 +19,17 @@ pub(super) fn count(record: &Record<'_>) {
     let (name, metrics) = (&policy.scope.policy, route.tally.metrics());
     let counter =
         |label: &str, value: &str| metrics.counter(names::POLICY_REQUESTS, &[name, label, value]);
-    let of = |labels: &[(String, String)]| -> Vec<Counter> {
-        let listed = labels.iter().filter(|(label, _)| measured.labels.contains(label));
-        listed.map(|(label, value)| counter(label, value)).collect()
-    };
-    if let Some(decision) = decided.decision.as_deref() {
+    let is_listed = |(label, _): &&(String, String)| measured.labels.contains(label);
+    let look_up = |(label, value): &(String, String)| counter(label, value);
+    if record.settled.is_some_and(|settled| !settled.labels.is_empty()) {
+        record.labels().filter(is_listed).for_each(|label| look_up(label).inc());
+    } else if let Some(decision) = decided.decision.as_deref() {
+        let of = |labels: &[(String, String)]| -> Vec<Counter> {
+            labels.iter().filter(is_listed).map(look_up).collect()
+        };
         of_decision(decision, of, |counters| counters.iter().for_each(Counter::inc));
     }
     if let Some(settled) = record.settled {
-        of(&settled.labels).iter().for_each(Counter::inc);
         for (amount, units) in &settled.amounts {
             if measured.amounts.contains(amount) {
                 metrics.counter(names::POLICY_AMOUNTS, &[name, amount]).add(*units);

@@ -89,6 +89,7 @@ pub(super) fn settlement(answer: types::Settlement) -> Result<Settlement, String
             return Err(format!("amounts[{index}]: found {amount}, expected at most 2^52"));
         }
     }
+    each_once("amounts", &answer.amounts)?;
     Ok(Settlement {
         adjustments: adjustments(answer.adjustments)?,
         labels: labels(answer.labels)?,
@@ -385,7 +386,22 @@ fn labels(labels: Pairs) -> Result<Pairs, String> {
             ));
         }
     }
+    each_once("labels", &labels)?;
     Ok(labels)
+}
+
+/// Checks that no name comes twice: of two values, whoever reads them would take another one.
+fn each_once<T>(path: &str, pairs: &[(String, T)]) -> Result<(), String> {
+    let again = pairs
+        .iter()
+        .enumerate()
+        .find(|(index, (name, _))| pairs.iter().take(*index).any(|(known, _)| known == name));
+    again.map_or(Ok(()), |(_, (name, _))| Err(format!("{path}: {}", second(name))))
+}
+
+/// What is wrong with a name that came before.
+fn second(name: &str) -> String {
+    format!("found `{name}` a second time, expected it once")
 }
 
 fn is_name(text: &str) -> bool {

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::super::decision::Joining;
-use super::{Pairs, bounded, is_media_type, is_name, shortened};
+use super::{Pairs, bounded, is_media_type, is_name, second, shortened};
 use crate::plan::{KEY_BYTES_MAX, LIMITS_MAX, PRIORITY_MAX};
 
 /// Maximum size of the body of a refusal: an error for each message of a batch.
@@ -58,7 +58,12 @@ pub(super) fn read(options: Pairs) -> Result<DecisionOptions, String> {
     let wrong = |name: &str, value: &str, expected: &str| {
         format!("decision.options.{name}: found {:?}, expected {expected}", shortened(value))
     };
+    // All are known names, so they are few.
+    let mut seen: Vec<String> = Vec::new();
     for (name, value) in options {
+        if seen.contains(&name) {
+            return Err(format!("decision.options: {}", second(&name)));
+        }
         match name.as_str() {
             "priority" => {
                 let number = value.parse().ok().filter(|priority| *priority <= PRIORITY_MAX);
@@ -108,6 +113,7 @@ pub(super) fn read(options: Pairs) -> Result<DecisionOptions, String> {
                 ));
             }
         }
+        seen.push(name);
     }
     let refusal = match (media_type, body) {
         (Some(media_type), Some(body)) => Some(RefusalReply { status, media_type, body }),
@@ -179,6 +185,7 @@ mod tests {
             &[("quota-mode", "false")],
             &[("replaces", "")],
             &[("replaces", "a,B")],
+            &[("priority", "1"), ("fair-key", "a"), ("priority", "2")],
         ] {
             let Err(message) = options(wrong) else { panic!("{wrong:?}") };
             assert!(message.starts_with("decision.options"), "{message}");

@@ -1,7 +1,7 @@
 //! The options of a limit: how it is leased, whether it is a child that has a parent, and whether
 //! the messages of a WebSocket are charged to it.
 
-use super::{Pairs, shortened};
+use super::{Pairs, second, shortened};
 use crate::plan::{Bound, Lease, Limit, Role};
 
 /// What the options of a limit say.
@@ -33,7 +33,12 @@ pub(super) struct ChildParts {
 pub(super) fn read(options: &Pairs) -> Result<LimitOptions, String> {
     let (mut life_ms, mut units_max, mut bound, mut to_callers) = (None, None, None, false);
     let (mut assured, mut parent, mut messages) = (None, None, None);
+    // All are known names, so they are few.
+    let mut seen: Vec<&str> = Vec::new();
     for (name, value) in options {
+        if seen.contains(&name.as_str()) {
+            return Err(format!(": {}", second(name)));
+        }
         let number = || {
             let wrong =
                 || format!(".{name}: found {:?}, expected a whole number", shortened(value));
@@ -83,6 +88,7 @@ pub(super) fn read(options: &Pairs) -> Result<LimitOptions, String> {
                 ));
             }
         }
+        seen.push(name);
     }
     let lease = match life_ms {
         Some(life_ms) => {
@@ -136,5 +142,22 @@ pub(super) fn join(limits: &mut [Limit], index: usize, parts: ChildParts) -> Res
             Ok(())
         }
         None => Err("parent: found one of a limit that is a parent itself, or assured, expected a hierarchy of two levels".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_that_comes_twice_is_refused() {
+        let read = |pairs: &[(&str, &str)]| {
+            let pairs = pairs.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+            read(&pairs.collect())
+        };
+        assert!(read(&[("lease-ms", "1000"), ("lease-units", "5")]).is_ok());
+        let twice = read(&[("lease-ms", "1000"), ("lease-units", "5"), ("lease-ms", "2000")]);
+        let expected = ": found `lease-ms` a second time, expected it once";
+        assert_eq!(twice.err().as_deref(), Some(expected));
     }
 }

@@ -3,7 +3,7 @@
 use weir_algorithms::{Every, Row, Setting, Written};
 
 use super::super::abi::types::{Named, Value};
-use super::shortened;
+use super::{second, shortened};
 use crate::plan::{Algorithm, Alignment};
 
 /// The names of arguments, and the settings that they are.
@@ -41,7 +41,7 @@ pub(super) fn algorithm(named: &Named) -> Result<Algorithm, String> {
             format!(".arguments: found {found:?}, expected one of {names}")
         })?;
         if seen.contains(&setting) {
-            return Err(format!(".arguments: found `{name}` a second time, expected it once"));
+            return Err(format!(".arguments: {}", second(name)));
         }
         seen.push(setting);
         set(&mut written, setting, value).map_err(|expected| {
