@@ -50,10 +50,9 @@ pub(super) fn reason(account: &Account) -> String {
         (Some(Verdict::Denied), Some(policy::Verdict::Deny(denial))) => {
             format!("the policy denied it: {}", quoted(&denial.reason))
         }
-        (Some(Verdict::Failed), _) => "the policy failed, see the log line above".to_owned(),
+        (Some(Verdict::Failed), _) => failed(account),
         (Some(Verdict::Uncounted), _) => {
-            "the policy failed, see the log line above, and on_policy_error let it through"
-                .to_owned()
+            format!("{}; on_policy_error let it through", failed(account))
         }
         (None, _) => match &account.to_https {
             Some(url) => {
@@ -65,6 +64,12 @@ pub(super) fn reason(account: &Account) -> String {
         _ if account.policy.is_none() => "the route has no policy".to_owned(),
         _ => "the policy asked no limit".to_owned(),
     }
+}
+
+/// That the policy failed, and why.
+fn failed(account: &Account) -> String {
+    let why = account.policy_error.as_deref().map(|why| format!(": {why}"));
+    format!("the policy failed{}", why.unwrap_or_default())
 }
 
 /// Why it was rejected, before or after the policy was asked. No limit was.

@@ -167,6 +167,7 @@ impl<'a> Question<'a> {
             );
         }
         handle.tally.policy_error(policy);
+        decided.policy_error = Some(wrong.into());
         decided.conclude(Verdict::Failed, handle);
     }
 
@@ -176,7 +177,7 @@ impl<'a> Question<'a> {
         decided.facts = Some(PackedFacts::of(&self.facts()));
     }
 
-    /// Asks the policy. A failure is logged here.
+    /// Asks the policy. A failure is logged here, and noted.
     pub(super) fn ask(
         self,
         decided: &mut Decided,
@@ -188,7 +189,8 @@ impl<'a> Question<'a> {
             return Err(DecisionError::TooManyValues);
         }
         watch(&facts);
-        let failed = |error: &dyn std::fmt::Display| {
+        let failed = |error: &dyn std::fmt::Display, decided: &mut Decided| {
+            decided.policy_error = Some(error.to_string().into());
             if let Some(held_back) = handle.tally.failure_due() {
                 tracing::warn!(request_id = id.as_str(), route = handle.name, %error, held_back, "policy failed");
             }
@@ -200,7 +202,7 @@ impl<'a> Question<'a> {
             .decider
             .policy
             .decide_for(Some(id.as_bytes()), &facts.pairs())
-            .inspect_err(|error| failed(error))
+            .inspect_err(|error| failed(error, decided))
             .map_err(|error| match error.cause {
                 Cause::Overload => DecisionError::Overload,
                 // It says what it lacks, to whoever has left it out.
@@ -215,10 +217,8 @@ impl<'a> Question<'a> {
             }
             Err(name) => {
                 let policy = handle.policy_name().unwrap_or_default();
-                failed(&format_args!(
-                    "policy {policy}: the field {:?} can't be set",
-                    name.chars().take(64).collect::<String>()
-                ));
+                let name = name.chars().take(64).collect::<String>();
+                failed(&format_args!("policy {policy}: the field {name:?} can't be set"), decided);
                 handle.tally.policy_error(policy);
                 Err(DecisionError::Failed)
             }
@@ -244,8 +244,7 @@ fn fields(decision: &Decision) -> Fields {
 #[derive(Default)]
 pub(in crate::proxy) struct DerivedValues {
     fields: Option<Fields>,
-    /// The inner `None`: the value depends on the limits' outcome.
-    policy_value: Option<Option<Box<[u8]>>>,
+    policy_value: Option<Box<[u8]>>,
     label_counters: Option<Box<[Counter]>>,
 }
 
@@ -280,11 +279,8 @@ impl DerivedValues {
     }
 
     /// The value of `RateLimit-Policy` for the decision's limits, which `write` finds.
-    pub(in crate::proxy) fn policy_value(
-        &mut self,
-        write: impl FnOnce() -> Option<Box<[u8]>>,
-    ) -> Option<&[u8]> {
-        self.policy_value.get_or_insert_with(write).as_deref()
+    pub(in crate::proxy) fn policy_value(&mut self, write: impl FnOnce() -> Box<[u8]>) -> &[u8] {
+        self.policy_value.get_or_insert_with(write)
     }
 }
 

@@ -56,6 +56,8 @@ pub(super) struct Decided {
     pub(super) response_fields: PolicyFields,
     /// The check that was skipped to let it through: `Weir-Degraded`.
     pub(super) degraded: Option<&'static str>,
+    /// Why the policy gave no decision that can be carried out.
+    pub(super) policy_error: Option<Box<str>>,
     /// Why a counter could not be reached, for the log.
     pub(super) store_failure: Option<&'static str>,
     /// The digests of the keys of the limits that refused it, for the access log and the trace.

@@ -44,6 +44,8 @@ pub struct Account {
     pub rejection: Option<Rejection>,
     /// The URL that its listener redirects it to, over https.
     pub to_https: Option<String>,
+    /// Why the policy gave no decision, if it failed. Not of requests that were remembered.
+    pub policy_error: Option<String>,
     pub(in crate::proxy) scope: Option<Arc<Scope>>,
 }
 
@@ -92,6 +94,7 @@ pub(in crate::proxy) struct Parts<'a> {
     pub(in crate::proxy) less: Option<u64>,
     pub(in crate::proxy) cause: Option<Cause>,
     pub(in crate::proxy) rejection: Option<&'a Rejection>,
+    pub(in crate::proxy) policy_error: Option<&'a str>,
 }
 
 impl Account {
@@ -110,6 +113,7 @@ impl Account {
             cause: None,
             rejection: None,
             to_https: None,
+            policy_error: None,
             scope: None,
         }
     }
@@ -127,6 +131,7 @@ impl Account {
             retry_after: parts.retry_after(),
             cause: parts.cause,
             rejection: parts.rejection.cloned(),
+            policy_error: parts.policy_error.map(str::to_owned),
             scope: parts.scope.cloned(),
             ..Self::rejected()
         }

@@ -32,10 +32,28 @@ pub(in crate::proxy) struct Record<'a> {
 }
 
 impl Record<'_> {
+    /// What its policy says of it: the labels of the decision, and those of its end. Of two with one
+    /// name it is the later.
+    pub(in crate::proxy) fn labels(&self) -> impl Iterator<Item = &(String, String)> {
+        let decision = self.decided.and_then(|decided| decided.decision.as_deref());
+        let decided = decision.map(|decision| decision.labels.as_slice()).unwrap_or_default();
+        let settled = self.settled.map(|settled| settled.labels.as_slice()).unwrap_or_default();
+        last_of_each(decided, settled)
+    }
+
     /// What failed, here or on the upstream's side.
     pub(in crate::proxy) fn failure(&self) -> Option<&'static str> {
         self.answer.failure(self.sent)
     }
+}
+
+/// The labels of a decision that none of the end replaces, and those.
+fn last_of_each<'a>(
+    decided: &'a [(String, String)],
+    settled: &'a [(String, String)],
+) -> impl Iterator<Item = &'a (String, String)> {
+    let is_replaced = |name: &str| settled.iter().any(|(later, _)| later == name);
+    decided.iter().filter(move |(name, _)| !is_replaced(name)).chain(settled)
 }
 
 /// What an account of a request is made of.
@@ -54,5 +72,22 @@ pub(in crate::proxy) fn parts<'a>(
         less: decided.and_then(|decided| decided.taken),
         cause: answer.cause,
         rejection: answer.rejection.as_deref(),
+        policy_error: decided.and_then(|decided| decided.policy_error.as_deref()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::last_of_each;
+
+    #[test]
+    fn a_label_of_the_end_replaces_that_of_the_decision() {
+        let labels = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect::<Vec<_>>()
+        };
+        let (decided, settled) =
+            (labels(&[("model", "a"), ("plan", "gold")]), labels(&[("model", "b"), ("end", "x")]));
+        let all: Vec<_> = last_of_each(&decided, &settled).cloned().collect();
+        assert_eq!(all, labels(&[("plan", "gold"), ("model", "b"), ("end", "x")]));
     }
 }

@@ -166,6 +166,7 @@ impl RememberedRequest {
             less: self.less,
             cause: self.cause,
             rejection: self.rejection.as_deref(),
+            policy_error: None,
         };
         let account = Account { status: Some(self.status), ..Account::of(&parts, Vec::new()) };
         ExplainedRequest {

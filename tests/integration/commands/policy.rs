@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::harness::guest;
+
 /// Runs a program in a folder, with what cargo builds kept for the next run.
 fn run(program: &str, folder: &Path, arguments: &[&str]) -> (i32, String) {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("policy-command");
@@ -345,4 +347,24 @@ fn a_policy_is_looked_into_and_measured() {
     for part in ["fresh instance", "reused instance", "remembered", "with limits"] {
         assert!(told.contains(part), "{part}: {told}");
     }
+}
+
+#[test]
+fn each_request_that_a_policy_fails_says_why() {
+    let module = guest::misbehaving();
+    let mut text = format!("wasm = {:?}\n", module.to_str().unwrap());
+    // More than the log has lines for.
+    for _ in 0..8 {
+        text += "\n[[requests]]\nrequest = \"GET /?error\"\nexpect = \"admitted\"\n";
+    }
+    let (code, told) = test(&text, &[]);
+    assert_eq!(code, 1, "{told}");
+    let why = told.matches("= help: the policy failed: ").count();
+    assert_eq!((why, told.matches("I would rather not").count() >= 8), (8, true), "{told}");
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("requests.toml"), text).unwrap();
+    let asked = ["policy", "inspect", module.to_str().unwrap(), "--config", "requests.toml"];
+    let (code, told) = weir(folder.path(), &asked);
+    assert_eq!(code, 1, "{told}");
+    assert!(told.contains("    the policy failed: policy "), "{told}");
 }
