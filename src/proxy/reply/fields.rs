@@ -9,7 +9,8 @@
 //!
 //! If too little is left, `t` is when enough is back: after a refusal, when the request would fit;
 //! after the request that took the last unit, when the next one is available. A client that paces
-//! itself by `t` waits as long as with `Retry-After`. Shadow limits, limits that are only looked at
+//! itself by `t` waits as long as with `Retry-After`. What a script's quota is, only the script knows:
+//! it has no member in `RateLimit-Policy`, and no `X-RateLimit-Limit`. Shadow limits, limits that are only looked at
 //! (cost 0) and limits that were not measured (`unmeasured`) are not reported. An upstream's own
 //! members are kept beside ours.
 //!
@@ -49,20 +50,16 @@ pub(in crate::proxy) fn is_draft(style: FieldStyle) -> bool {
     matches!(style, FieldStyle::Draft | FieldStyle::Both)
 }
 
-/// The value of `RateLimit-Policy` for limits that were all measured. `None` if it depends on the
-/// outcome.
-pub(in crate::proxy) fn policy_value(limits: &[Limit]) -> Option<Box<[u8]>> {
+/// The value of `RateLimit-Policy` for limits that were all measured; empty if none has a quota.
+pub(in crate::proxy) fn policy_value(limits: &[Limit]) -> Box<[u8]> {
     let outcome = PlanOutcome {
         admitted: true,
         limits: vec![LimitOutcome::default(); limits.len()],
         store_failure: None,
     };
-    if reported(limits, &outcome).any(|(limit, _)| limit.algorithm.amount().is_none()) {
-        return None;
-    }
     let mut text = Vec::new();
     policy(&mut text, limits, &outcome);
-    Some(text.into())
+    text.into()
 }
 
 /// Whole seconds until all refusing limits have room. `None` if waiting can't help.
@@ -94,14 +91,16 @@ fn draft(
     if reported(limits, outcome).next().is_none() {
         return;
     }
-    fields.append_with(Known::RateLimitPolicy, |text| match policy_value {
-        Some(policy_value)
-            if !outcome.limits.iter().any(|outcome| outcome.unmeasured.is_some()) =>
-        {
-            text.extend_from_slice(policy_value)
-        }
-        _ => policy(text, limits, outcome),
-    });
+    if reported(limits, outcome).any(|(limit, _)| limit.algorithm.policy().is_some()) {
+        fields.append_with(Known::RateLimitPolicy, |text| match policy_value {
+            Some(policy_value)
+                if !outcome.limits.iter().any(|outcome| outcome.unmeasured.is_some()) =>
+            {
+                text.extend_from_slice(policy_value)
+            }
+            _ => policy(text, limits, outcome),
+        });
+    }
     fields.append_with(Known::RateLimit, |text| {
         for (place, (limit, outcome)) in reported(limits, outcome).enumerate() {
             member(text, place, &limit.name);
@@ -117,8 +116,9 @@ fn draft(
 }
 
 fn policy(text: &mut Vec<u8>, limits: &[Limit], outcome: &PlanOutcome) {
-    for (place, (limit, outcome)) in reported(limits, outcome).enumerate() {
-        let (quota, window_s) = quota(limit, outcome);
+    let quotas =
+        reported(limits, outcome).filter_map(|(limit, _)| Some((limit, limit.algorithm.policy()?)));
+    for (place, (limit, (quota, window_s))) in quotas.enumerate() {
         member(text, place, &limit.name);
         parameter(text, ";q=", quota);
         if let Some(window_s) = window_s {
@@ -129,12 +129,6 @@ fn policy(text: &mut Vec<u8>, limits: &[Limit], outcome: &PlanOutcome) {
             string(text, unit);
         }
     }
-}
-
-/// `q` and `w`: the quota and its window in seconds, if it has one. A script's quota is what it
-/// reports as left, since only the script knows more.
-fn quota(limit: &Limit, outcome: &LimitOutcome) -> (u64, Option<u64>) {
-    limit.algorithm.policy().unwrap_or((outcome.remaining, None))
 }
 
 /// `t`. `None` if time alone brings nothing back: concurrency, quotas that are never reset, and a
@@ -157,15 +151,30 @@ fn unit(limit: &Limit) -> Option<&str> {
 }
 
 /// Reports one limit: the refusing one with the longest wait, or else the one with the smallest
-/// share left.
+/// share left. A script has no share: it is reported if less is left of it than of that one.
 fn legacy(fields: &mut Fields, limits: &[Limit], outcome: &PlanOutcome) {
-    let tightest = reported(limits, outcome).min_by_key(|(limit, outcome)| {
-        let (quota, _) = quota(limit, outcome);
-        let share = u128::from(outcome.remaining) * u128::from(u32::MAX) / u128::from(quota.max(1));
-        (outcome.fits, share, std::cmp::Reverse(effective_window_s(limit, outcome)))
+    let quota = |limit: &Limit| limit.algorithm.policy().map(|(quota, _)| quota);
+    let wait =
+        |limit, outcome: &LimitOutcome| std::cmp::Reverse(effective_window_s(limit, outcome));
+    let all = || reported(limits, outcome);
+    let with_quota = all().filter_map(|(limit, outcome)| Some((limit, outcome, quota(limit)?)));
+    let tightest = with_quota.min_by_key(|(limit, outcome, quota)| {
+        let quota = u128::from((*quota).max(1));
+        let share = u128::from(outcome.remaining) * u128::from(u32::MAX) / quota;
+        (outcome.fits, share, wait(limit, outcome))
     });
+    let tightest = tightest.map(|(limit, outcome, _)| (limit, outcome));
+    let scripts = all().filter(|(limit, _)| quota(limit).is_none());
+    let tightest = tightest
+        .into_iter()
+        .chain(scripts)
+        .min_by_key(|(limit, outcome)| (outcome.fits, outcome.remaining, wait(limit, outcome)));
     let Some((limit, outcome)) = tightest else { return };
-    set_number(fields, "x-ratelimit-limit", quota(limit, outcome).0);
+    match quota(limit) {
+        Some(quota) => set_number(fields, "x-ratelimit-limit", quota),
+        // The upstream's own would say nothing of this limit.
+        None => _ = fields.remove("x-ratelimit-limit"),
+    }
     set_number(fields, "x-ratelimit-remaining", outcome.remaining);
     set_number(fields, "x-ratelimit-reset", effective_window_s(limit, outcome).unwrap_or(0));
 }
@@ -257,7 +266,7 @@ mod tests {
         add(&mut fields, style, limits, &outcome, None);
         // The value derived beforehand is the same.
         let mut again = Fields::new();
-        add(&mut again, style, limits, &outcome, policy_value(limits).as_deref());
+        add(&mut again, style, limits, &outcome, Some(&policy_value(limits)));
         assert_eq!(again.to_map(), fields.to_map());
         fields.to_map()
     }
@@ -406,12 +415,36 @@ mod tests {
         );
         let week = reported(quota(Calendar::Week(TimeZone::utc()))).0;
         assert_eq!(week, member("a", &[("q", "9"), ("w", "604800")]));
-        let script =
-            Algorithm::Script(Script { name: "mine".into(), arguments: [1].into_iter().collect() });
-        assert_eq!(
-            reported(script),
-            (member("a", &[("q", "3")]), member("a", &[("r", "3"), ("t", "0")]))
-        );
+    }
+
+    fn script(name: &str) -> Limit {
+        let arguments = [1].into_iter().collect();
+        Limit::new(name, "k", Algorithm::Script(Script { name: "mine".into(), arguments }))
+    }
+
+    #[test]
+    fn a_script_reports_what_is_left_and_no_quota() {
+        let headers = fields(FieldStyle::Draft, &[script("a")], &[fits(3, 0)]);
+        assert_eq!(read(&headers, "ratelimit"), [member("a", &[("r", "3"), ("t", "0")])]);
+        assert_eq!(headers.len(), 1);
+        let both = [script("a"), window("b", 9, 1_000)];
+        let headers = fields(FieldStyle::Draft, &both, &[fits(3, 0), fits(9, 0)]);
+        assert_eq!(read(&headers, "ratelimit-policy"), [member("b", &[("q", "9"), ("w", "1")])]);
+        assert_eq!(read(&headers, "ratelimit").len(), 2);
+    }
+
+    #[test]
+    fn one_number_is_that_of_a_script_if_less_is_left_of_it() {
+        let left = |script_left: u64, window_left: u64| {
+            let limits = [script("a"), window("b", 1_000, 1_000)];
+            let outcomes = [fits(script_left, 0), fits(window_left, 0)];
+            let headers = fields(FieldStyle::Legacy, &limits, &outcomes);
+            let number = |name| headers.get(name)?.to_str().ok()?.parse::<u64>().ok();
+            (number("x-ratelimit-limit"), number("x-ratelimit-remaining"))
+        };
+        assert_eq!(left(2, 500), (None, Some(2)));
+        assert_eq!(left(500, 2), (Some(1_000), Some(2)));
+        assert_eq!(left(2, 2), (Some(1_000), Some(2)));
     }
 
     #[test]

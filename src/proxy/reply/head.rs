@@ -38,7 +38,7 @@ pub(in crate::proxy) fn add_fields(fields: &mut Fields, to: ReplyTo<'_>) {
             if fields::is_draft(style) && Arc::strong_count(decision) > 1 {
                 DerivedValues::with(decision, |derived| {
                     let value = derived.policy_value(|| fields::policy_value(limits));
-                    fields::add(fields, style, limits, outcome, value)
+                    fields::add(fields, style, limits, outcome, Some(value))
                 });
             } else {
                 fields::add(fields, style, limits, outcome, None);
