@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::build::Builder;
 use crate::clock::Clock;
 use crate::config::{Config, Route};
-use crate::engine::{Engine, EngineError, LeaseHolder, Settings};
+use crate::engine::{Cause, Engine, EngineError, LeaseHolder, Settings};
 use crate::limit::{Counter, KeyDigestError, Limiter, Scope};
 use crate::plan::Algorithm;
 use crate::policy::DeclaredLimit;
@@ -20,6 +20,9 @@ pub use crate::admin::{CounterQuery, KeySelector};
 
 /// The time limit on one call to Redis: a person can wait longer than a request.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// What listing counters needs that requests don't: docs/redis.md.
+const LISTING_GRANTS: &str = "listing counters needs +exists +scan, and in a cluster \
+                              +cluster|countkeysinslot +cluster|getkeysinslot";
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -160,7 +163,8 @@ pub(super) async fn look(
     };
     let known = algorithms(&declared, limit, key, limiter.may_lease());
     let failed = |error: EngineError| CounterError::Store(limiter.explain(&error));
-    let found = limiter.find_by_digest(&scope, limit, digest).await.map_err(failed)?;
+    let found = limiter.find_by_digest(&scope, limit, digest).await;
+    let found = found.map_err(|error| not_listed(limiter, &error))?;
     // After the search: a limit that was removed from the file is found until its counters expire.
     if found.is_empty()
         && let Some(unknown) = unknown_limit(&declared, policy, limit)
@@ -178,6 +182,15 @@ pub(super) async fn look(
         counters.push(described(counter, limiter.algorithm_of(counter, &known), &holders));
     }
     Ok(json!({ "forgotten": forget, "counters": counters }).to_string())
+}
+
+/// Why counters can't be listed. A user who may decide may not do that without more grants.
+fn not_listed(limiter: &Limiter, error: &EngineError) -> CounterError {
+    let text = limiter.explain(error);
+    CounterError::Store(match error.cause {
+        Cause::NoPermission => format!("{text}; {LISTING_GRANTS}"),
+        _ => text,
+    })
 }
 
 /// Describes a counter. `known` is the limit that it belongs to.

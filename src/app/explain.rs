@@ -135,6 +135,8 @@ fn milliseconds(time: Duration) -> u64 {
 
 fn limit(of: &LimitAccount, limiter: &Limiter, show_keys: bool) -> Value {
     let LimitAccount { limit, outcome, took } = of;
+    let allowance =
+        if outcome.is_local { limiter.local_allowance(limit) } else { limit.algorithm.capacity() };
     let passes_after = outcome.retry_after_us.filter(|_| !outcome.fits);
     json!({
         "name": limit.name,
@@ -142,7 +144,7 @@ fn limit(of: &LimitAccount, limiter: &Limiter, show_keys: bool) -> Value {
         "tag": limit.tag.as_ref().filter(|_| show_keys),
         "digest": limiter.digest(&limit.key, limit.tag.as_deref()).to_string(),
         "algorithm": limit.algorithm.name(),
-        "allowance": limit.algorithm.capacity(),
+        "allowance": allowance,
         "had": of.had(),
         "asked": if *took > 0 { *took } else { limit.cost },
         "fits": outcome.fits,

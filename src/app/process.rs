@@ -1,5 +1,6 @@
-//! What the system knows about this process: its CPU time, memory, open files and start. Read when
-//! somebody scrapes the metrics, and at no other time. Knows no connection and no request.
+//! What is known about this process as a whole: its CPU time, memory, open files and start, and
+//! what its log has lost. Read when somebody scrapes the metrics, and at no other time. Knows no
+//! connection and no request.
 //!
 //! What a system does not report is left out: without `/proc` (macOS), the memory, the number of
 //! open files and the start.
@@ -10,11 +11,11 @@ use rustix::param::clock_ticks_per_second;
 use rustix::process::{Resource, getrlimit};
 
 use crate::clock;
-use crate::telemetry::Name;
-use crate::telemetry::names;
+use crate::telemetry::{self, Name, names};
 
 /// Calls `tell` with each number that the system has.
 pub(super) fn measure(tell: &mut dyn FnMut(Name, f64)) {
+    tell(names::LOG_LINES_DROPPED, float(telemetry::log_lines_dropped()));
     if let Some(used) = clock::process_cpu() {
         tell(names::PROCESS_CPU, used.as_secs_f64());
     }

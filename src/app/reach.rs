@@ -1,11 +1,14 @@
 //! `weir check --connect`: whether what a configuration names can be reached from here.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use super::build::ConfigBuild;
 use crate::clock;
 use crate::config::setting;
-use crate::engine::{self, Cause, EngineError};
+use crate::engine::{self, Advice, Cause, EngineError};
+use crate::limit::ProbeError;
+use crate::plan::Algorithm;
 use crate::telemetry::Label as _;
 
 /// How long the store is asked until it answers: its own deadline is short, and connections are
@@ -15,12 +18,20 @@ const STORE_WAIT: Duration = Duration::from_secs(5);
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The result of asking one thing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReachResult {
     /// What was asked, as in `upstreams.api: http://10.0.0.1:80`.
     pub what: String,
     /// Why it can't be used, if it can't.
     pub problem: Option<String>,
+    /// What should be changed about it although it can be used, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+impl ReachResult {
+    pub(super) fn new(what: String, problem: Option<String>) -> Self {
+        Self { what, problem, warnings: Vec::new() }
+    }
 }
 
 /// Asks the store, all upstreams, the collector of traces and metrics, and where documents come
@@ -32,24 +43,18 @@ pub(super) async fn all(built: &ConfigBuild) -> Vec<ReachResult> {
     upstreams.sort_unstable_by_key(|(name, _)| *name);
     for (name, (_, upstream)) in upstreams {
         for (what, answer) in upstream.reach().await {
-            all.push(ReachResult {
-                what: format!("upstreams.{name}: {what}"),
-                problem: answer.err(),
-            });
+            all.push(ReachResult::new(format!("upstreams.{name}: {what}"), answer.err()));
         }
     }
     if let Some(collector) = &built.collector {
         for (what, answer) in collector.reach().await {
-            all.push(ReachResult {
-                what: format!("{}: {what}", setting::OTLP),
-                problem: answer.err(),
-            });
+            all.push(ReachResult::new(format!("{}: {what}", setting::OTLP), answer.err()));
         }
     }
     for document in &built.documents {
         let what = format!("{}: {}", document.settings().setting, document.url());
         let problem = document.fetch().await.err().map(|failed| failed.to_string());
-        all.push(ReachResult { what, problem });
+        all.push(ReachResult::new(what, problem));
     }
     all
 }
@@ -66,10 +71,14 @@ async fn store(built: &ConfigBuild) -> Vec<ReachResult> {
         }
     };
     let unreached = engine.unreached();
-    match answer {
-        Ok(failing) if failing.is_empty() => {
-            vec![ReachResult { what: "store: all of Redis".into(), problem: None }]
-        }
+    // Nodes that answer may say more about themselves.
+    let answers = match &answer {
+        Ok(failing) => failing.iter().all(|(_, cause)| !cause.is_about_the_node()),
+        Err(error) => !error.cause.is_about_the_node(),
+    };
+    let advice = if answers { engine.advice().await } else { Advice::default() };
+    let mut found = match answer {
+        Ok(failing) if failing.is_empty() => counting(built, until).await,
         Ok(failing) => failing
             .iter()
             .map(|(node, cause)| {
@@ -83,7 +92,40 @@ async fn store(built: &ConfigBuild) -> Vec<ReachResult> {
         Err(EngineError { cause, .. }) => {
             unreached.iter().map(|(node, why)| failed(node, cause, Some(why))).collect()
         }
+    };
+    let wrong = advice.wrong.into_iter();
+    found.extend(wrong.map(|wrong| ReachResult::new("store".into(), Some(wrong))));
+    if found.iter().all(|one| one.problem.is_none()) {
+        let mut all = ReachResult::new("store: all of Redis".into(), None);
+        all.warnings = advice.doubtful;
+        found.push(all);
     }
+    found
+}
+
+/// What can't be counted although all nodes answer, for each algorithm that policies say they use.
+async fn counting(built: &ConfigBuild, until: Instant) -> Vec<ReachResult> {
+    let limits = built.policies.values().flat_map(|(_, policy)| policy.limits());
+    let used: BTreeMap<&str, &Algorithm> =
+        limits.map(|limit| (limit.algorithm.name(), &limit.algorithm)).collect();
+    let mut found = Vec::new();
+    for (name, algorithm) in used {
+        let tried = loop {
+            match built.limiter.probe(algorithm).await {
+                Err(ProbeError { error, .. })
+                    if error.cause.is_about_the_node() && clock::monotonic() < until =>
+                {
+                    tokio::time::sleep(ASK_AGAIN).await;
+                }
+                tried => break tried,
+            }
+        };
+        if let Err(ProbeError { node, error }) = tried {
+            let failed = failed(&node, error.cause, None);
+            found.push(ReachResult { what: format!("{}, {name}", failed.what), ..failed });
+        }
+    }
+    found
 }
 
 /// The scripts that Redis can't load, although they passed their trial.
@@ -92,9 +134,9 @@ async fn scripts(built: &ConfigBuild) -> Vec<ReachResult> {
     let failing = built.engine.try_scripts(&built.limiter_settings.scripts).await;
     let failing = failing.unwrap_or_default().into_iter();
     failing
-        .map(|(name, said)| ReachResult {
-            what: format!("{}.scripts: {name}.lua", setting::STORE),
-            problem: Some(format!("Redis can't load it: {said}")),
+        .map(|(name, said)| {
+            let what = format!("{}.scripts: {name}.lua", setting::STORE);
+            ReachResult::new(what, Some(format!("Redis can't load it: {said}")))
         })
         .collect()
 }
@@ -107,5 +149,5 @@ fn failed(node: &str, cause: Cause, why: Option<&str>) -> ReachResult {
         _ => String::new(),
     };
     let problem = format!("{}{why}; {}{nodes}", cause.label(), cause.remedy());
-    ReachResult { what: format!("store: Redis {node}"), problem: Some(problem) }
+    ReachResult::new(format!("store: Redis {node}"), Some(problem))
 }

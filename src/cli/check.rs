@@ -12,7 +12,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{Value, json};
 
-use super::{CONFIG_DEFAULT, EXIT_CONFIG, wrong_config};
+use super::{CONFIG_DEFAULT, EXIT_CONFIG, config_code, wrong_config};
 use crate::app::{self, Checked, ReachResult};
 use crate::cli::print::{errln, outln, print_json};
 use crate::config::{Changes, Config, ConfigErrors, OF_POLICY, Warning};
@@ -71,6 +71,31 @@ struct CheckReport {
     reached: Vec<ReachResult>,
 }
 
+/// What was found, as JSON: always the same members.
+fn json_of(found: &Result<CheckReport, ConfigErrors>) -> Value {
+    let (errors, checked) = (found.as_ref().err(), found.as_ref().ok());
+    let each = errors.iter().flat_map(|errors| &errors.each);
+    let each =
+        each.map(|error| json!({ "file": error.file, "line": error.line, "text": error.text }));
+    let warnings = checked.iter().flat_map(|checked| &checked.warnings).map(|warning| {
+        let Warning { name, place, text, remedy, .. } = warning;
+        json!({ "kind": name, "place": place, "text": text, "remedy": remedy })
+    });
+    let reached = checked.iter().flat_map(|checked| &checked.reached).map(|one| {
+        let ReachResult { what, problem, warnings } = one;
+        json!({ "what": what, "problem": problem, "warnings": warnings })
+    });
+    let changes = checked.and_then(|checked| checked.changes.as_ref());
+    json!({
+        "errors": each.collect::<Vec<Value>>(),
+        "count": errors.map_or(0, |errors| errors.count),
+        "warnings": warnings.collect::<Vec<Value>>(),
+        "reached": reached.collect::<Vec<Value>>(),
+        "changes": changes.map(Changes::json),
+        "changes_left_off": changes.map(Changes::left_off),
+    })
+}
+
 impl Check {
     /// The check of a file, with nothing else.
     pub(super) fn of(file: &Path) -> Self {
@@ -84,18 +109,15 @@ impl Check {
     }
 
     pub(super) fn run(self) -> ExitCode {
-        match self.check() {
-            Ok(checked) if self.json => self.report_json(&checked),
+        let found = self.check();
+        if self.json {
+            print_json(&json_of(&found));
+            return found
+                .map_or_else(|errors| config_code(&errors), |found| self.exit_code(&found));
+        }
+        match found {
             Ok(checked) => self.report(&checked),
-            Err(errors) if self.json => {
-                let each = errors.each.iter().map(
-                    |error| json!({ "file": error.file, "line": error.line, "text": error.text }),
-                );
-                let each: Vec<Value> = each.collect();
-                print_json(&json!({ "errors": each, "count": errors.count }));
-                ExitCode::from(EXIT_CONFIG)
-            }
-            Err(errors) => wrong_config(&errors),
+            Err(errors) => wrong_config("check", &errors),
         }
     }
 
@@ -126,33 +148,10 @@ impl Check {
                 changes.to_string().lines().for_each(|line| outln!("  {line}"));
             }
         }
-        for ReachResult { what, problem } in reached {
+        for ReachResult { what, problem, warnings } in reached {
             outln!("{what}: {}", problem.as_deref().unwrap_or("reached"));
+            warnings.iter().for_each(|warning| errln!("warning: {warning}"));
         }
-        self.exit_code(checked)
-    }
-
-    fn report_json(&self, checked: &CheckReport) -> ExitCode {
-        let warnings = checked.warnings.iter().map(|warning| {
-            let Warning { name, place, text, remedy, .. } = warning;
-            json!({ "kind": name, "place": place, "text": text, "remedy": remedy })
-        });
-        let reached = checked
-            .reached
-            .iter()
-            .map(|ReachResult { what, problem }| json!({ "what": what, "problem": problem }));
-        let mut all = json!({
-            "errors": [],
-            "warnings": warnings.collect::<Vec<Value>>(),
-            "reached": reached.collect::<Vec<Value>>(),
-        });
-        if let Some(changes) = &checked.changes
-            && let Some(members) = all.as_object_mut()
-        {
-            members.insert("changes".to_owned(), changes.json());
-            members.insert("changes_left_off".to_owned(), changes.left_off().into());
-        }
-        print_json(&all);
         self.exit_code(checked)
     }
 

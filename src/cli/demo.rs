@@ -13,7 +13,7 @@ use crate::policy::Module;
 pub(super) fn run(path: &Path) -> ExitCode {
     let config = match app::load_to_serve(path) {
         Ok(config) => config,
-        Err(errors) => return wrong_config(&errors),
+        Err(errors) => return wrong_config("demo", &errors),
     };
     app::start_log(&config);
     let mut upstreams = Vec::new();
@@ -35,7 +35,7 @@ pub(super) fn run(path: &Path) -> ExitCode {
     let path_to_try = path_to_try(&config);
     let (app, signals) = match App::start_inheriting(config, InheritedSockets::default()) {
         Ok(started) => started,
-        Err(error) => return failed(&error),
+        Err(error) => return failed("demo", &error),
     };
     print_welcome(&app, (path, path_to_try.as_deref()), &upstreams);
     let finished = app::serve(app, signals, Some(path));

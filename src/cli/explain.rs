@@ -80,7 +80,7 @@ impl Explain {
             app::load(&self.config).and_then(|config| Simulation::build(config, start_us));
         let mut simulation = match simulation {
             Ok(simulation) => simulation,
-            Err(errors) => return wrong_config(&errors),
+            Err(errors) => return wrong_config("explain", &errors),
         };
         let shown = match self.send(&mut simulation, &asked) {
             Ok(shown) => shown,

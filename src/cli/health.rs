@@ -42,10 +42,16 @@ impl Health {
         };
         // Neither page needs the token.
         let pages = Pages { address, token: None, timeout: self.timeout };
-        match pages.ask("GET", if self.live { "/live" } else { "/ready" }) {
-            Ok(Page::Shown(sentence)) => {
+        let (path, expected) = if self.live { ("/live", "live") } else { ("/ready", "ready") };
+        match pages.ask("GET", path) {
+            Ok(Page::Shown(sentence)) if sentence.starts_with(expected) => {
                 outln!("{}", sentence.trim_end());
                 ExitCode::SUCCESS
+            }
+            // Another server says what it likes at this path.
+            Ok(Page::Shown(_)) => {
+                errln!("weir: {}", pages.not_an_admin_listener());
+                ExitCode::FAILURE
             }
             Ok(Page::Refused(sentence) | Page::Wrong(sentence)) => {
                 errln!("weir: {sentence}");
@@ -62,7 +68,7 @@ impl Health {
         if let Some(address) = self.admin {
             return Ok(address);
         }
-        let config = pages::configuration(self.config.as_deref()).inspect_err(|_| {
+        let config = pages::configuration("health", self.config.as_deref()).inspect_err(|_| {
             errln!("weir: with --admin ADDRESS, no configuration is read");
         })?;
         Pages::of(config.as_ref(), None).map(|pages| pages.address).ok_or_else(|| {

@@ -61,7 +61,7 @@ pub(super) fn run(key: Key) -> ExitCode {
         Key::Show(named) => (named, false),
         Key::Reset(named) => (named, true),
     };
-    let config = match pages::configuration(named.config.as_deref()) {
+    let config = match pages::configuration(name(forget), named.config.as_deref()) {
         Ok(config) => config,
         Err(code) => return code,
     };
@@ -94,6 +94,11 @@ pub(super) fn run(key: Key) -> ExitCode {
             }
         }
     }
+}
+
+/// The command.
+fn name(forget: bool) -> &'static str {
+    if forget { "key reset" } else { "key show" }
 }
 
 /// Requests `/counters` from a running proxy.
@@ -134,7 +139,7 @@ fn command(named: &KeyArgs, forget: bool) -> String {
         ("--config", config.as_ref()),
         ("--admin", admin.as_ref()),
     ];
-    let mut command = format!("weir key {}", if forget { "reset" } else { "show" });
+    let mut command = format!("weir {}", name(forget));
     for (option, value) in options {
         // In one word with its option, as the value may begin with a hyphen.
         let Some(value) = value else { continue };

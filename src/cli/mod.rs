@@ -36,7 +36,7 @@ mod written;
 pub use help::Page;
 
 use crate::app::{self, App, InheritedSockets, StartError};
-use crate::cli::print::{err, errln, out};
+use crate::cli::print::{errln, out};
 use crate::config;
 
 const EXIT_CONFIG: u8 = 78;
@@ -44,12 +44,6 @@ const EXIT_CONFIG: u8 = 78;
 const EXIT_WRONG: u8 = 2;
 /// The file that is read without `--config`.
 const CONFIG_DEFAULT: &str = "proxy.toml";
-/// The message of a command that needs a file, where there is none.
-const NO_CONFIG: &str = "error: there is no proxy.toml in this folder
-
-  Without a file:     weir run --to http://localhost:3000 --limit 100/1m
-  With another file:  weir run --config /etc/weir/proxy.toml
-";
 
 /// A reverse proxy that rate-limits.
 #[derive(Debug, Parser)]
@@ -139,7 +133,16 @@ pub struct Texts {
 /// Runs the command line of this process.
 #[must_use]
 pub fn main(texts: Texts) -> ExitCode {
-    match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help or the version, which were asked for.
+        Err(text) if !text.use_stderr() => {
+            print::finished(text.print());
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => error.exit(),
+    };
+    match cli.command {
         Command::Run(run) => run.start(),
         Command::Check(check) => check.run(),
         Command::Settings => {
@@ -209,10 +212,7 @@ impl Run {
             (Some(to), Some(limit), _) => {
                 (config::quick(to, limit, self.listen, self.admin_address(&inherited)), None)
             }
-            (.., None) if !default.exists() => {
-                err!("{NO_CONFIG}");
-                return ExitCode::from(EXIT_CONFIG);
-            }
+            (.., None) if !default.exists() => return no_config("run"),
             (.., path) => {
                 let path = path.map_or(default, PathBuf::as_path);
                 (app::load_to_serve(path), Some(path))
@@ -222,7 +222,7 @@ impl Run {
             Ok(config) => config,
             // Without a file, what is wrong is on the command line.
             Err(errors) if watch.is_none() => return wrong_file(&errors),
-            Err(errors) => return wrong_config(&errors),
+            Err(errors) => return wrong_config("run", &errors),
         };
         app::start_log(&config);
         if self.to.is_some() && config.admin.is_none() && self.admin.is_none() {
@@ -233,14 +233,15 @@ impl Run {
         }
         match App::start_inheriting(config, inherited) {
             Ok((app, signals)) => finish(app::serve(app, signals, watch)),
-            Err(error) => failed(&error),
+            Err(error) => failed("run", &error),
         }
     }
 }
 
-fn failed(error: &StartError) -> ExitCode {
+/// `command` could not start.
+fn failed(command: &str, error: &StartError) -> ExitCode {
     match error {
-        StartError::Mistakes(errors) => wrong_config(errors),
+        StartError::Mistakes(errors) => wrong_config(command, errors),
         StartError::Bind { .. }
         | StartError::Signals(_)
         | StartError::Worker(_)
@@ -251,13 +252,28 @@ fn failed(error: &StartError) -> ExitCode {
     }
 }
 
-fn wrong_config(errors: &config::ConfigErrors) -> ExitCode {
+/// There is no file for `command`, which needs one.
+fn no_config(command: &str) -> ExitCode {
+    errln!(
+        "error: there is no {CONFIG_DEFAULT} in this folder\n\n  \
+         Without a file:     weir run --to http://localhost:3000 --limit 100/1m\n  \
+         With another file:  weir {command} --config /etc/weir/proxy.toml"
+    );
+    ExitCode::from(EXIT_CONFIG)
+}
+
+/// Says what is wrong with the configuration of `command`.
+fn wrong_config(command: &str, errors: &config::ConfigErrors) -> ExitCode {
     let is_default = errors.each.iter().any(|error| error.file == CONFIG_DEFAULT);
     if is_default && !Path::new(CONFIG_DEFAULT).exists() {
-        err!("{NO_CONFIG}");
-    } else {
-        errln!("{errors}");
+        return no_config(command);
     }
+    errln!("{errors}");
+    config_code(errors)
+}
+
+/// The exit code for a wrong configuration.
+fn config_code(errors: &config::ConfigErrors) -> ExitCode {
     // A service manager tries again after a failure, and not after an error.
     if errors.may_pass { ExitCode::FAILURE } else { ExitCode::from(EXIT_CONFIG) }
 }

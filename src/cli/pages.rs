@@ -37,12 +37,17 @@ pub(super) enum Page {
     Refused(String),
 }
 
-/// The configuration of the running proxy: that of `--config`, or the default file if it exists.
-/// None where there is no file, as with `weir run --to`.
-pub(super) fn configuration(path: Option<&Path>) -> Result<Option<Config>, ExitCode> {
+/// The configuration of the running proxy, for `command`: that of `--config`, or the default file if
+/// it exists. None where there is no file, as with `weir run --to`.
+pub(super) fn configuration(
+    command: &str,
+    path: Option<&Path>,
+) -> Result<Option<Config>, ExitCode> {
     let default = PathBuf::from(super::CONFIG_DEFAULT);
     match path.or_else(|| Some(default.as_path()).filter(|path| path.exists())) {
-        Some(path) => app::load(path).map(Some).map_err(|wrong| super::wrong_config(&wrong)),
+        Some(path) => {
+            app::load(path).map(Some).map_err(|wrong| super::wrong_config(command, &wrong))
+        }
         None => Ok(None),
     }
 }
@@ -73,7 +78,7 @@ impl<'a> Pages<'a> {
         let answer = answer.map_err(|error| {
             format!("the proxy's admin listener at {address} does not answer: {error}")
         })?;
-        let nonsense = || format!("the server at {address} is not an admin listener of Weir");
+        let nonsense = || self.not_an_admin_listener();
         let answer = String::from_utf8(answer).map_err(|_| nonsense())?;
         let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(nonsense)?;
         let sentence = || body.trim_end().to_owned();
@@ -83,6 +88,11 @@ impl<'a> Pages<'a> {
             Some("401" | "403" | "421" | "503") => Ok(Page::Refused(sentence())),
             _ => Err(nonsense()),
         }
+    }
+
+    /// What is said of another server.
+    pub(super) fn not_an_admin_listener(&self) -> String {
+        format!("the server at {} is not an admin listener of Weir", self.address)
     }
 
     /// Sends a request, and returns all that is answered, unless that takes too long.

@@ -1,8 +1,9 @@
-//! Printing for the commands. Standard output may be a pipe whose reader has left, or a file on a
-//! full disk: then the command ends with a message and exit code 1, where `println!` would panic.
+//! Printing for the commands, where `println!` would panic: standard output may be a pipe whose
+//! reader has left, which ends the command with exit code 0, or a file on a full disk, which ends it
+//! with a message and exit code 1.
 
 use std::fmt;
-use std::io::{ErrorKind, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::process;
 
 use serde_json::Value;
@@ -11,6 +12,8 @@ use crate::app::json_for_terminals;
 
 /// The command could not be finished.
 const EXIT_FAILED: i32 = 1;
+/// Who reads the output has read enough.
+const EXIT_READ: i32 = 0;
 
 /// `print!` that ignores a closed pipe.
 macro_rules! out {
@@ -37,12 +40,16 @@ pub(super) use {err, errln, out, outln};
 
 /// Ends the process if it can't be written: what was to be done is done, or can't be reported.
 pub(super) fn to_stdout(text: fmt::Arguments<'_>) {
-    let mut stdout = std::io::stdout().lock();
-    if let Err(error) = stdout.write_fmt(text).and_then(|()| stdout.flush()) {
-        // Who closes a pipe has read enough.
-        if error.kind() != ErrorKind::BrokenPipe {
-            errln!("weir: standard output: {error}");
+    finished(io::stdout().lock().write_fmt(text));
+}
+
+/// Ends the process if standard output could not be written.
+pub(super) fn finished(written: io::Result<()>) {
+    if let Err(error) = written.and_then(|()| io::stdout().flush()) {
+        if error.kind() == ErrorKind::BrokenPipe {
+            process::exit(EXIT_READ);
         }
+        errln!("weir: standard output: {error}");
         process::exit(EXIT_FAILED);
     }
 }

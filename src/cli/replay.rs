@@ -105,9 +105,10 @@ impl Replay {
                 self.logs.len()
             )));
         }
-        let candidate = app::load(&self.config).map_err(|errors| wrong_config(&errors))?;
+        let candidate =
+            app::load(&self.config).map_err(|errors| wrong_config("replay", &errors))?;
         let against = self.against.as_deref().map(app::load).transpose();
-        let against = against.map_err(|errors| wrong_config(&errors))?;
+        let against = against.map_err(|errors| wrong_config("replay", &errors))?;
         let paths: Vec<&Path> = self.logs.iter().map(PathBuf::as_path).collect();
         let read = Progress::default();
         let logs = Logs::open(&paths, &reading, &read);
@@ -209,7 +210,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 
 fn failed(error: &ReplayError) -> ExitCode {
     match error {
-        ReplayError::Mistakes(errors) => wrong_config(errors),
+        ReplayError::Mistakes(errors) => wrong_config("replay", errors),
         ReplayError::Log(unreadable) => wrong(&unreadable.to_string()),
         ReplayError::Nothing(summary) => {
             errln!("weir: no line of the logs is a request: found {}", summary.line_total());

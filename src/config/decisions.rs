@@ -41,7 +41,7 @@ fn caller(
         Some(name.to_owned())
     });
     let is_given = table.has("token_file") || table.has("token_env");
-    let token = files::secret(&mut table, &tokens::TOKEN_FILE, &tokens::TOKEN_ENV);
+    let token = files::token(&mut table, &tokens::TOKEN_FILE, &tokens::TOKEN_ENV);
     if !is_given {
         table.found("no token", "`token_file` or `token_env`");
     }

@@ -115,18 +115,43 @@ pub(super) fn secret(
     in_file: &Setting<Else<Text>>,
     in_env: &Setting<Else<Text>>,
 ) -> Option<Secret> {
+    secret_with(table, in_file, in_env, |_, _| true)
+}
+
+/// The same of a secret that is sent in a header field.
+pub(super) fn token(
+    table: &mut Table<'_>,
+    in_file: &Setting<Else<Text>>,
+    in_env: &Setting<Else<Text>>,
+) -> Option<Secret> {
+    secret_with(table, in_file, in_env, |item, token| {
+        let fits = !token.chars().any(char::is_control);
+        if !fits {
+            let found = "a token with a line end or another control character in it";
+            item.found(found, "a token of one line, as it is sent in a header field", None);
+        }
+        fits
+    })
+}
+
+fn secret_with(
+    table: &mut Table<'_>,
+    in_file: &Setting<Else<Text>>,
+    in_env: &Setting<Else<Text>>,
+    fits: impl Fn(&Item<'_>, &str) -> bool,
+) -> Option<Secret> {
     let (file, env) = (table.item(in_file), table.item(in_env));
     if let (Some(_), Some(env)) = (&file, &env) {
         let both = format!("both `{}` and `{}`", in_file.key, in_env.key);
         env.found_key(both, "one of the two", None);
         return None;
     }
-    match (file, env) {
-        (Some(item), _) => item.secret_in_file(),
-        (None, Some(item)) => item.secret_in_env(),
-        (None, None) => None,
-    }
-    .map(Secret)
+    let (item, secret) = match (&file, &env) {
+        (Some(item), _) => (item, item.secret_in_file()),
+        (None, Some(item)) => (item, item.secret_in_env()),
+        (None, None) => return None,
+    };
+    secret.filter(|secret| fits(item, secret)).map(Secret)
 }
 
 impl Item<'_> {

@@ -30,7 +30,7 @@ pub fn quick(
     }
     let (quota, period) = rate(limit).ok_or_else(|| {
         let expected = format!(
-            "a quota up to {AMOUNT_MAX} and a period up to 400 days, such as 100/1m or 10/1s"
+            "a quota from 1 to {AMOUNT_MAX} and a period up to 400 days, such as 100/1m or 10/1s"
         );
         let error = SettingError::new("--limit", super::reader::quoted(limit), expected);
         ConfigErrors::single("", None, &error.to_string(), Vec::new())
@@ -62,7 +62,8 @@ fn rate(limit: &str) -> Option<(u64, &str)> {
         period => period,
     };
     let digits = !quota.is_empty() && quota.bytes().all(|byte| byte.is_ascii_digit());
-    let quota = quota.parse::<u64>().ok().filter(|quota| digits && *quota <= AMOUNT_MAX)?;
+    let quota =
+        quota.parse::<u64>().ok().filter(|quota| digits && (1..=AMOUNT_MAX).contains(quota))?;
     let period_ms = units::duration(period)?.as_millis();
     (1..=u128::from(PERIOD_MS_MAX)).contains(&period_ms).then_some((quota, period))
 }

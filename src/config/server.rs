@@ -351,7 +351,7 @@ pub(super) fn admin(
     let mut table = root.section("admin");
     let item = table.item(&admin::ADDRESS);
     let hosts = table.items(&admin::HOSTS).iter().filter_map(admin_host).collect();
-    let token = files::secret(&mut table, &admin::TOKEN_FILE, &admin::TOKEN_ENV)
+    let token = files::token(&mut table, &admin::TOKEN_FILE, &admin::TOKEN_ENV)
         .map(|secret| Token::new(secret.0));
     let insight = insight(&mut table);
     table.finish();

@@ -19,7 +19,7 @@ use toml::de::{DeTable, DeValue};
 use super::finding::{Finding, Mark, Span, join};
 use super::{ConfigErrors, Difference, ErrorAt, Source, Warning, drop_flat, json};
 use crate::reload::Watch;
-use crate::telemetry::{Lint, SettingError};
+use crate::telemetry::{Lint, SettingError, is_credentials_header};
 
 /// Maximum number of errors that are shown; the rest is counted.
 const SHOWN_MAX: usize = 50;
@@ -31,6 +31,11 @@ const SETTING_BYTES_MAX: usize = 1_024;
 const DEPTH_MAX: usize = 64;
 /// Keys whose value is a secret, written where a `_file` or `_env` key belongs.
 const SECRET_KEYS: [&str; 4] = ["password", "key_secret", "secret", "token"];
+/// What keys end with whose value says where a secret is.
+const NAMES_A_PLACE: [&str; 2] = ["_file", "_env"];
+/// Tables of header fields that are sent on. Any of their values may be a key of the upstream's or
+/// of the collector's.
+const FIELDS_IN: [&str; 3] = [".request_headers.set.", ".request_headers.add.", ".otlp.headers."];
 
 /// Tables of a policy's configuration whose keys are digests of customers' keys, and how those
 /// begin. What begins otherwise may be a key itself.
@@ -216,8 +221,11 @@ impl Page {
     }
 
     fn of(name: &str, text: &str, spans: HashMap<String, Span>) -> Self {
-        let secret =
-            spans.iter().filter(|(path, _)| is_secret(path.rsplit('.').next().unwrap_or(path)));
+        let secret = spans.iter().filter(|(path, span)| {
+            let value = text.get(span.value.clone()).unwrap_or_default();
+            FIELDS_IN.iter().any(|fields| path.contains(fields))
+                || is_secret(path.rsplit('.').next().unwrap_or(path), value)
+        });
         let mut blots: Vec<Range<usize>> = secret.map(|(_, span)| span.value.clone()).collect();
         let in_digests = spans.iter().filter(|(path, span)| {
             path.contains(DIGEST_KEYS)
@@ -477,8 +485,13 @@ fn index_value(spans: &mut HashMap<String, Span>, path: &str, value: &DeValue<'_
     }
 }
 
-fn is_secret(key: &str) -> bool {
-    SECRET_KEYS.contains(&key.trim().trim_matches(['"', '\'']))
+/// Whether the value of this key may be a secret. Flags and numbers are none, unless the key is for
+/// nothing else.
+fn is_secret(key: &str, value: &str) -> bool {
+    let key = key.trim().trim_matches(['"', '\'']);
+    let is_text = value.trim_start().starts_with(['"', '\'', '[']);
+    let names_a_place = NAMES_A_PLACE.iter().any(|end| key.ends_with(end));
+    SECRET_KEYS.contains(&key) || (is_text && !names_a_place && is_credentials_header(key))
 }
 
 /// Values of secret keys, found line by line, so that they are found in invalid TOML, too. The rest
@@ -494,8 +507,10 @@ fn secret_lines(text: &str) -> Vec<Range<usize>> {
                 .rsplit(|c: char| c.is_whitespace() || ".{,".contains(c))
                 .next()
         };
-        if let Some((at, _)) =
-            line.match_indices('=').find(|(at, _)| key(*at).is_some_and(is_secret))
+        let value = |at: usize| line.get(at + 1..).unwrap_or_default();
+        if let Some((at, _)) = line
+            .match_indices('=')
+            .find(|(at, _)| key(*at).is_some_and(|key| is_secret(key, value(*at))))
         {
             found.push(start + at + 1..start + line.len());
         }

@@ -25,7 +25,7 @@ pub use histogram::{Histogram, HistogramSnapshot};
 pub use json::json_for_terminals;
 pub use label::{CounterSet, Label};
 pub use lint::{Lint, LintKind, OF_POLICY};
-pub use log::{Access, Format, Settings, access_line, apply, flush, start};
+pub use log::{Access, Format, Settings, access_line, apply, flush, log_lines_dropped, start};
 pub use metrics::{Measure, Metrics, Reading, SeriesValue};
 pub use names::Name;
 pub use setting_error::SettingError;

@@ -95,7 +95,10 @@ enum Message {
 
 struct Writer {
     queue: SyncSender<Message>,
+    /// Lines that were lost and that the log does not yet say.
     dropped: AtomicU64,
+    /// All lines that were lost.
+    lost: AtomicU64,
 }
 
 static WRITER: OnceLock<Writer> = OnceLock::new();
@@ -184,8 +187,14 @@ fn terminal() -> bool {
 pub fn access_line(line: Vec<u8>) {
     let writer = writer();
     if writer.queue.try_send(Message::Line(line)).is_err() {
-        writer.dropped.fetch_add(1, Ordering::Relaxed);
+        writer.lose(1);
     }
+}
+
+/// How many lines of this process were lost: its queue was full, or they could not be written.
+#[must_use]
+pub fn log_lines_dropped() -> u64 {
+    WRITER.get().map_or(0, |writer| writer.lost.load(Ordering::Relaxed))
 }
 
 /// Waits until the lines so far are written, for at most a second. A process does this last.
@@ -196,6 +205,15 @@ pub fn flush() {
 }
 
 impl Writer {
+    fn new(queue: SyncSender<Message>) -> Self {
+        Self { queue, dropped: AtomicU64::new(0), lost: AtomicU64::new(0) }
+    }
+
+    fn lose(&self, lines: u64) {
+        self.dropped.fetch_add(lines, Ordering::Relaxed);
+        self.lost.fetch_add(lines, Ordering::Relaxed);
+    }
+
     fn flush(&self) {
         let (done, written) = sync_channel(1);
         let mut message = Message::Flush(done);
@@ -217,13 +235,13 @@ fn writer() -> &'static Writer {
         let (queue, lines) = sync_channel(QUEUE_LINES_MAX);
         // If the thread can't be started, the queue has no receiver: lines are dropped and counted.
         let _ = std::thread::Builder::new().name("weir-log".into()).spawn(move || drain(&lines));
-        Writer { queue, dropped: AtomicU64::new(0) }
+        Writer::new(queue)
     })
 }
 
 /// Writes all waiting lines in one go: under load, one write serves many lines.
 fn drain(messages: &Receiver<Message>) {
-    let mut batch = Vec::new();
+    let (mut batch, mut failures) = (Vec::new(), Failures::default());
     while let Ok(message) = messages.recv() {
         let mut flushed = append(&mut batch, message);
         while flushed.is_none()
@@ -232,37 +250,60 @@ fn drain(messages: &Receiver<Message>) {
         {
             flushed = append(&mut batch, message);
         }
-        let count = || WRITER.get().map(|writer| &writer.dropped);
-        let dropped = count().map_or(0, |count| count.swap(0, Ordering::Relaxed));
+        let dropped = WRITER.get().map_or(0, |writer| writer.dropped.swap(0, Ordering::Relaxed));
         let lines = batch.len();
         if dropped > 0 {
             batch.extend_from_slice(dropped_line(dropped).as_bytes());
         }
-        let written = match STDERR.load(Ordering::Relaxed) {
+        let is_stderr = STDERR.load(Ordering::Relaxed);
+        let (written, error) = match is_stderr {
             false => write_all(std::io::stdout().as_fd(), &batch),
             true => write_all(std::io::stderr().as_fd(), &batch),
         };
         // Neither a closed output nor a flush that timed out is a reason to stop.
         if written < batch.len()
-            && let Some(count) = count()
+            && let Some(writer) = WRITER.get()
         {
             let lost = batch.get(written..lines).unwrap_or_default();
             let lost = lost.iter().filter(|byte| **byte == b'\n').count();
-            count.fetch_add(dropped + lost as u64, Ordering::Relaxed);
+            writer.dropped.fetch_add(dropped, Ordering::Relaxed);
+            writer.lose(lost as u64);
+        }
+        if let Some(told) = error.filter(|_| !is_stderr).and_then(|error| failures.add(error)) {
+            // There is nowhere to say that this could not be written.
+            let _ = std::io::stderr().lock().write_all(told.as_bytes());
         }
         batch.clear();
         let _ = flushed.map(|done| done.try_send(()));
     }
 }
 
-/// Writes all, and returns how many bytes were written before an error. The output may be
+/// Writes to standard output that failed.
+#[derive(Debug, Default)]
+struct Failures(u64);
+
+impl Failures {
+    /// What standard error says of one more, if anything: of the first, the second, the fourth, the
+    /// eighth and so on, so that a full disk does not fill another. Who closed a pipe knows.
+    fn add(&mut self, error: Errno) -> Option<String> {
+        if error == Errno::PIPE {
+            return None;
+        }
+        self.0 += 1;
+        let error = std::io::Error::from(error);
+        let told = || format!("weir: the log can't be written to standard output: {error}\n");
+        self.0.is_power_of_two().then(told)
+    }
+}
+
+/// Writes all, and returns how many bytes were written before an error, and the error. The output may be
 /// non-blocking, since any process that has it open can make it so: then this waits until it takes
 /// more.
-fn write_all(output: BorrowedFd<'_>, bytes: &[u8]) -> usize {
+fn write_all(output: BorrowedFd<'_>, bytes: &[u8]) -> (usize, Option<Errno>) {
     let mut written = 0;
     while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
         match rustix::io::write(output, rest) {
-            Ok(0) => break,
+            Ok(0) => return (written, Some(Errno::IO)),
             Ok(more) => written += more,
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
@@ -270,10 +311,10 @@ fn write_all(output: BorrowedFd<'_>, bytes: &[u8]) -> usize {
                 // What is wrong with the output, writing to it will say.
                 let _ = rustix::event::poll(&mut [ready], None);
             }
-            Err(_) => break,
+            Err(error) => return (written, Some(error)),
         }
     }
-    written
+    (written, None)
 }
 
 /// Written without the log, whose queue is full.
@@ -335,7 +376,7 @@ mod tests {
         // As behind a blocked terminal: the writer's thread hangs in its write, and the queue is
         // full.
         let (queue, _unread) = sync_channel(1);
-        let writer = Writer { queue, dropped: AtomicU64::new(0) };
+        let writer = Writer::new(queue);
         writer.queue.try_send(Message::Line(Vec::new())).unwrap();
         let (done, ended) = sync_channel(1);
         std::thread::spawn(move || {
@@ -360,18 +401,31 @@ mod tests {
             });
             let mut all = String::new();
             std::io::Read::read_to_string(&mut &reader, &mut all).unwrap();
-            assert_eq!(writing.join().unwrap(), lines.len());
+            assert_eq!(writing.join().unwrap(), (lines.len(), None));
             all
         });
         assert_eq!(all, lines);
         drop(reader);
-        assert_eq!(write_all(writer.as_fd(), lines.as_bytes()), 0);
+        assert_eq!(write_all(writer.as_fd(), lines.as_bytes()), (0, Some(Errno::PIPE)));
+    }
+
+    #[test]
+    fn of_an_output_that_is_full_standard_error_is_told_now_and_then() {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        if let Ok(full) = full {
+            assert_eq!(write_all(full.as_fd(), b"a line\n"), (0, Some(Errno::NOSPC)));
+        }
+        let mut failures = Failures::default();
+        let told: Vec<_> = (0..100).filter_map(|_| failures.add(Errno::NOSPC)).collect();
+        assert_eq!(told.len(), 7);
+        assert!(told.iter().all(|line| line.contains("No space left")), "{told:?}");
+        assert_eq!(failures.add(Errno::PIPE), None);
     }
 
     #[test]
     fn a_flush_waits_until_what_was_there_is_written() {
         let (queue, lines) = sync_channel(2);
-        let writer = Writer { queue, dropped: AtomicU64::new(0) };
+        let writer = Writer::new(queue);
         writer.queue.try_send(Message::Line(vec![b'x'])).unwrap();
         let reader = std::thread::spawn(move || {
             let mut batch = Vec::new();

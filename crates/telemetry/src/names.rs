@@ -106,6 +106,7 @@ names! {
     Histogram UPSTREAM_SECONDS "weir_upstream_duration_seconds" ["upstream"] "Time from handing a request to this upstream to the head of its reply, in seconds; requests without a reply are not included";
     Histogram UPSTREAM_WAIT_SECONDS "weir_upstream_wait_duration_seconds" ["upstream"] "Time that requests waited for a place at an upstream with `concurrency`, in seconds; those that found one at once are not included";
     Info BUILD "weir_build_info" ["version", "store"] "Always 1: the version that runs, and where its counters are (embedded, redis)";
+    MeasuredCounter LOG_LINES_DROPPED "weir_log_lines_dropped" [] "Lines of the log that were lost: whoever reads it was too slow, or they could not be written";
     MeasuredCounter PROCESS_CPU "process_cpu_seconds" [] "CPU time that the process has used, in seconds";
     MeasuredGauge PROCESS_MEMORY "process_resident_memory_bytes" [] "Memory of the process that is in RAM, in bytes; Linux only";
     MeasuredGauge PROCESS_FILES "process_open_fds" [] "File descriptors that the process has open; Linux only";

@@ -73,7 +73,7 @@ pub fn check_and_reach(config: Config) -> Result<Checked, ConfigErrors> {
     let reached = match runtime {
         Ok(runtime) => runtime.block_on(reach::all(&built)),
         Err(error) => {
-            vec![ReachResult { what: "this machine".into(), problem: Some(error.to_string()) }]
+            vec![ReachResult::new("this machine".into(), Some(error.to_string()))]
         }
     };
     Ok(Checked { warnings, outline: built.outline, reached })

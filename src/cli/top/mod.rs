@@ -43,7 +43,7 @@ pub(super) struct Top {
 
 impl Top {
     pub(super) fn run(self) -> ExitCode {
-        let config = match pages::configuration(self.config.as_deref()) {
+        let config = match pages::configuration("top", self.config.as_deref()) {
             Ok(config) => config,
             Err(code) => return code,
         };

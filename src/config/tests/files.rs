@@ -76,6 +76,43 @@ fn a_secret_in_the_file_itself_is_an_error_whose_excerpt_hides_it() {
 }
 
 #[test]
+fn credentials_beside_a_mistake_are_not_shown() {
+    let otlp = "[telemetry.otlp]\nendpoint = \"http://127.0.0.1:4318\"\n";
+    for fields in [
+        "request_headers = { set = { Authorization = \"Bearer hunter2\", X = 3 } }",
+        "request_headers = { set = { X-Upstream-Key = \"hunter2\" }, x = 3 }",
+        "request_headers = { add = { X-Key = [\"hunter2\", 3] } }",
+        // No TOML.
+        "request_headers = { set = { Authorization = \"Bearer hunter2\", x } }",
+    ] {
+        let excerpt = parse(&format!("{MINIMAL}{fields}\n")).unwrap_err().text;
+        assert!(!excerpt.contains("hunter2"), "{excerpt}");
+        assert!(excerpt.contains("request_headers ="), "{excerpt}");
+    }
+    for headers in ["headers = { X-Key = \"hunter2\", Y = 3 }", "headers = { token = 3 }"] {
+        let excerpt = parse(&format!("{MINIMAL}{otlp}{headers}\n")).unwrap_err().text;
+        assert!(!excerpt.contains("hunter2") && excerpt.contains("headers ="), "{excerpt}");
+    }
+    // Where a secret is may be read.
+    let excerpt = wrong(&format!("{REDIS}password_file = \"absent\""));
+    assert!(excerpt.contains("password_file = \"absent\""), "{excerpt}");
+}
+
+#[test]
+fn a_token_is_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxy.toml");
+    let admin = "[admin]\naddress = \"127.0.0.1:0\"\ntoken_file = \"token\"\n";
+    let read = |token: &str| {
+        fs::write(folder.path().join("token"), token).unwrap();
+        Config::parse(&format!("{admin}{MINIMAL}"), &path)
+    };
+    assert!(read("hunter2-and-more\n").is_ok());
+    let error = read("hunter2-and-more\nhunter3\n").unwrap_err().text;
+    assert!(error.contains("a token of one line") && !error.contains("hunter"), "{error}");
+}
+
+#[test]
 fn a_secret_that_is_not_there_is_an_error() {
     assert!(
         wrong(&format!("{REDIS}password_file = \"absent\""))

@@ -83,7 +83,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         number: "6f",
         done: "a master that loads its data (LOADING)",
-        cause: "cluster",
+        cause: "loading",
         // Nothing ran, so it is asked twice more.
         tries: 3,
         begin: load_data,

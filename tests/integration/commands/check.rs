@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::harness::client::get;
+use crate::harness::cluster::Cluster;
 use crate::harness::free_address;
 use crate::harness::redis::Redis;
 use crate::harness::toml::simple;
@@ -24,13 +25,15 @@ fn check_accepts_the_example_that_ships() {
 #[test]
 fn without_a_file_it_is_said_how_to_go_on() {
     let folder = tempfile::tempdir().unwrap();
-    for command in ["check", "run", "demo"] {
+    for command in ["check", "run", "demo", "explain"] {
         let mut weir = Command::new(binary());
-        let done = weir.arg(command).current_dir(folder.path()).output().unwrap();
+        weir.arg(command).args((command == "explain").then_some("GET /"));
+        let done = weir.current_dir(folder.path()).output().unwrap();
         let told = String::from_utf8_lossy(&done.stderr).into_owned();
         assert_eq!(done.status.code(), Some(EXIT_CONFIG), "{told}");
         assert!(told.contains("there is no proxy.toml in this folder"), "{told}");
         assert!(told.contains("weir run --to http://localhost:3000"), "{told}");
+        assert!(told.contains(&format!("weir {command} --config /etc/")), "{told}");
     }
     let other = Command::new(binary()).args(["check", "other.toml"]).output().unwrap();
     let told = String::from_utf8_lossy(&other.stderr).into_owned();
@@ -89,6 +92,7 @@ fn check_asks_the_store_and_the_upstreams_if_it_is_told_to() {
     let reached = format!("upstreams.api: {} at ", upstream.url());
     assert_eq!(code, 0, "{out}{err}");
     assert!(out.contains("no errors, 1 warning\nstore: all of Redis: reached\n"), "{out}");
+    assert!(err.contains(&format!("warning: Redis {} saves nothing", redis.address)), "{err}");
     assert!(out.contains(&reached) && out.ends_with(": reached\n"), "{out}");
 
     // A single server where a cluster was asked for, as it is if `mode` is not written.
@@ -100,6 +104,21 @@ fn check_asks_the_store_and_the_upstreams_if_it_is_told_to() {
         out.contains(": no_cluster") && out.contains("write store.redis.mode = \"single\""),
         "{out}"
     );
+
+    // A user without a command that the limit needs: the nodes answer all the same.
+    let mut connection = redis.connect();
+    connection.ask(&["ACL", "SETUSER", "default", "-set"]);
+    let (code, out, _) = check(&config.text());
+    connection.ask(&["ACL", "SETUSER", "default", "+@all"]);
+    let expected = format!("store: Redis {}, gcra: no_permission; ", redis.address);
+    assert!(code == 1 && out.contains(&expected), "{out}");
+
+    // A node of a cluster as if it were a single server.
+    let cluster = Cluster::of(1, &[]);
+    let node = cluster.addresses()[0];
+    let alone = simple(&upstream.url(), &[limit]).redis_within("single", &[node], "deny", "1s");
+    let (code, out, _) = check(&alone.text());
+    assert!(code == 1 && out.contains("is part of a cluster"), "{out}");
 
     let (nobody, dead) = (free_address(), free_address());
     let gone = simple(&format!("http://{nobody}"), &[limit]);
@@ -213,7 +232,7 @@ fn a_file_is_named_with_or_without_an_option() {
 
 #[test]
 fn run_without_a_file_explains_a_limit_that_is_none() {
-    for limit in ["3", "3/", "/1m", "x/1m", "3/1parsec", "-3/1m"] {
+    for limit in ["3", "3/", "/1m", "x/1m", "3/1parsec", "-3/1m", "0/1m"] {
         let (code, out, err) = Weir::with_arguments(&[
             "run",
             "--to",
@@ -518,6 +537,17 @@ fn check_says_what_a_change_means_for_counters() {
     let (code, out, _) = check(&wrong, &old, &["--json"]);
     let json: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &json["errors"][0]["line"]), (EXIT_CONFIG, &serde_json::json!(11)), "{out}");
+    // The object has the same members, whatever was found.
+    let page = include_str!("../../../docs/warnings.md");
+    let (_, good, _) = check(&new, &old, &["--json"]);
+    let good: serde_json::Value = serde_json::from_str(&good).unwrap();
+    let names = |json: &serde_json::Value| -> Vec<String> {
+        json.as_object().unwrap().keys().cloned().collect()
+    };
+    assert_eq!(names(&json), names(&good));
+    for name in names(&good) {
+        assert!(page.contains(&format!("| `{name}` |")), "{name} is not documented");
+    }
 }
 
 fn toml_blocks(page: &str) -> Vec<&str> {

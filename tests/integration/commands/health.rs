@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use crate::harness::free_address;
 use crate::harness::redis::Redis;
 use crate::harness::toml::simple;
+use crate::harness::upstream::Upstream;
 use crate::harness::weir::Weir;
 
 const LIMIT: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 5, period = \"1d\"";
@@ -70,4 +71,14 @@ fn what_does_not_answer_is_not_healthy_and_is_not_waited_for() {
     let address = silent.local_addr().expect("an address");
     let (code, _, err) = at(address, &["--timeout", "200ms"]);
     assert!(code == 1 && err.contains("no complete answer within 200ms"), "{err}");
+}
+
+#[tokio::test]
+async fn another_server_is_not_a_healthy_weir() {
+    let other = Upstream::start();
+    for more in [&[][..], &["--live"]] {
+        let (code, out, err) = at(other.address, more);
+        assert_eq!((code, out.as_str()), (1, ""), "{err}");
+        assert!(err.contains("is not an admin listener of Weir"), "{err}");
+    }
 }

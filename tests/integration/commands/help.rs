@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
-use crate::harness::weir::Weir;
+use crate::harness::weir::{Weir, binary};
 
 /// Pages that are read before there is a Weir to ask: about other proxies, measurements, and files
 /// of the repository.
@@ -96,5 +97,23 @@ fn shells_complete_commands_and_options() {
         let (code, script, _) = Weir::with_arguments(&["completions", shell]).run();
         assert_eq!(code, 0, "{shell}");
         assert!(script.contains(expected) && script.contains("replay"), "{shell}: {script}");
+    }
+}
+
+/// Runs a command whose output goes to `output`.
+fn into(words: &[&str], output: impl Into<Stdio>) -> Option<i32> {
+    let mut weir = Command::new(binary());
+    weir.args(words).stdout(output).stderr(Stdio::null()).status().unwrap().code()
+}
+
+#[test]
+fn a_reader_who_has_read_enough_is_no_failure_and_a_full_disk_is_one() {
+    for words in [&["help", "limits"][..], &["settings"], &["--help"], &["run", "--help"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(into(words, writer), Some(0), "{words:?}");
+        let full = fs::File::options().write(true).open("/dev/full");
+        let Ok(full) = full else { continue };
+        assert_eq!(into(words, full), Some(1), "{words:?}");
     }
 }

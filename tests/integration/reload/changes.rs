@@ -358,7 +358,7 @@ async fn a_reload_that_is_asked_for_answers_what_it_changed_or_the_errors() {
     let last: Vec<&Value> = last.filter(|one| one["reason"] == "asked").collect();
     let results: Vec<&str> = last.iter().map(|one| one["result"].as_str().unwrap()).collect();
     assert_eq!(results, ["applied", "refused", "applied", "applied"], "{status}");
-    assert_eq!(status["last_reload"], last[0]);
+    assert_eq!(status["last_reload"], *last[0]);
     assert_eq!(
         (&last[0]["reason"], &last[2]["changes"]),
         (&"asked".into(), &serde_json::json!([said]))

@@ -31,8 +31,14 @@ labels! {
         Misconfigured = "misconfigured",
         /// Redis is a single server, and `store.redis.mode` asks for a cluster.
         NoCluster = "no_cluster",
+        /// The node is part of a cluster, and `store.redis.mode` says that it is not.
+        NotSingle = "not_single",
         /// The cluster does not serve the slot at the moment, or kept redirecting.
         Cluster = "cluster",
+        /// `LOADING`: the node has started, and still reads its data.
+        Loading = "loading",
+        /// `READONLY`, `MASTERDOWN`: the node is a replica.
+        Replica = "replica",
         /// Too many calls to the shard are in flight: nothing was sent.
         Overload = "overload",
         /// The embedded engine already holds its maximum number of keys.
@@ -43,6 +49,15 @@ labels! {
 }
 
 impl Cause {
+    /// Whether it is about one node at this moment: another one may own its slots now.
+    #[must_use]
+    pub fn is_about_the_node(self) -> bool {
+        matches!(
+            self,
+            Self::Timeout | Self::Connection | Self::Cluster | Self::Loading | Self::Replica
+        )
+    }
+
     /// What an operator may do about it. `docs/operations.md` says more.
     #[must_use]
     pub fn remedy(self) -> &'static str {
@@ -54,13 +69,24 @@ impl Cause {
             Self::OutOfMemory => "raise its maxmemory, or add shards",
             Self::NoReplicas => "it has too few replicas for its min-replicas-to-write",
             Self::Busy => "a script or module blocks it: SCRIPT KILL ends a script that only reads",
-            Self::NoPermission => "check store.redis' user and password, and the user's ACL",
+            Self::NoPermission => {
+                "check store.redis' user, password and key_prefix, and the user's ACL"
+            }
             Self::Misconfigured => "it refuses writes because it can't save: see its own log",
             Self::NoCluster => {
                 "it is a single server: write store.redis.mode = \"single\", or name the nodes of a \
                  cluster"
             }
+            Self::NotSingle => {
+                "it is part of a cluster, and decides only the keys of its own slots: write \
+                 store.redis.mode = \"cluster\""
+            }
             Self::Cluster => "slots move, or have no master: see CLUSTER INFO and CLUSTER NODES",
+            Self::Loading => "it has started and still reads its data: wait for it",
+            Self::Replica => {
+                "it is a replica and takes no writes: name its master, or the sentinels with \
+                 store.redis.mode = \"sentinel\"; a failover ends by itself"
+            }
             Self::Overload => "it answers too slowly for the calls that it gets: add shards",
             Self::Script | Self::Full => "see the log for what was said before",
         }

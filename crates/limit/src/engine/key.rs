@@ -42,7 +42,7 @@ impl Key {
 
     /// The hash slot, determined by the tag.
     pub(crate) fn slot(&self) -> u16 {
-        crc16::State::<crc16::XMODEM>::calculate(&hex(self.tag)) % SLOTS
+        slot_of_tag(self.tag)
     }
 
     /// Combines all parts into one number. They are digests, so a linear combination is as good as
@@ -52,6 +52,11 @@ impl Key {
             .wrapping_add(self.key.wrapping_mul(SPREAD_KEY))
             .wrapping_add(self.space.digest.wrapping_mul(SPREAD_SPACE))
     }
+}
+
+/// The hash slot of all keys with this tag.
+pub(super) fn slot_of_tag(tag: u128) -> u16 {
+    crc16::State::<crc16::XMODEM>::calculate(&hex(tag)) % SLOTS
 }
 
 /// A digest as hexadecimal digits.

@@ -43,7 +43,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::redis::Redis;
+pub use self::redis::{Advice, Redis};
 pub use embedded::Embedded;
 pub use failed::{Cause, EngineError, Execution};
 pub use found::FoundCounter;
@@ -578,7 +578,7 @@ impl Engine {
     #[must_use]
     pub fn explain(&self, error: &EngineError) -> String {
         // What can't be reached says nothing about nodes that answer.
-        let is_away = matches!(error.cause, Cause::Timeout | Cause::Connection | Cause::Cluster);
+        let is_away = error.cause.is_about_the_node();
         let unreached = if is_away { self.unreached() } else { Vec::new() };
         let mut about: Vec<String> = if unreached.is_empty() {
             self.nodes()
@@ -607,6 +607,15 @@ impl Engine {
         match self {
             Self::Embedded(_) => Ok(Vec::new()),
             Self::Redis(redis) => redis.try_scripts(scripts).await,
+        }
+    }
+
+    /// The versions and settings of the store's servers that an operator should change, as far as
+    /// they can be read.
+    pub async fn advice(&self) -> Advice {
+        match self {
+            Self::Embedded(_) => Advice::default(),
+            Self::Redis(redis) => redis.advice().await,
         }
     }
 

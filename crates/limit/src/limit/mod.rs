@@ -22,6 +22,7 @@
 //! - `ledger` is what was counted here while a shard was away, and `hand_back` charges it on Redis.
 //! - `give_back` returns units that no grant of this process stands for.
 //! - `look` finds and resets counters for `weir key`.
+//! - `probe` tries whether the store can count, for `weir check --connect`.
 
 mod calls;
 mod failure;
@@ -39,6 +40,7 @@ mod local;
 mod look;
 mod plenty;
 mod prepared;
+mod probe;
 mod queue;
 mod refusals;
 mod round;
@@ -182,6 +184,15 @@ pub enum Take {
     /// A counter could not be reached, for this cause, and the configuration says to deny in that
     /// case.
     Unavailable(&'static str),
+}
+
+/// A shard that can't count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeError {
+    /// Its master's address, as far as that is known.
+    pub node: String,
+    /// Why.
+    pub error: EngineError,
 }
 
 /// What a request was granted. Settled once, when the request ends.
@@ -384,6 +395,22 @@ impl Limiter {
     /// The store does not answer.
     pub async fn lease_holders(&self, counter: &Counter) -> Result<Vec<LeaseHolder>, EngineError> {
         look::lease_holders(&self.shared, counter).await
+    }
+
+    /// Whether each shard of the store can count as `algorithm` does: takes a unit, gives it back
+    /// and deletes the counter, which no request has.
+    ///
+    /// # Errors
+    /// The first shard that can't.
+    pub async fn probe(&self, algorithm: &Algorithm) -> Result<(), ProbeError> {
+        probe::probe(&self.shared, algorithm).await
+    }
+
+    /// How many units of `limit` may pass at once while this process counts alone; `None` if it
+    /// can't, or if only a script knows.
+    #[must_use]
+    pub fn local_allowance(&self, limit: &Limit) -> Option<u64> {
+        self.shared.counting_here(limit)?.capacity()
     }
 
     /// What each limit of `plan` counts under. Cheap after a take.

@@ -22,6 +22,15 @@ const NODE_TIMEOUT_MS_MAX: u64 = 15_000;
 /// The oldest major version of Redis with script flags and effects replication only.
 const MAJOR_MIN: u32 = 7;
 
+/// What an operator should change about the servers: one sentence each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Advice {
+    /// Keeps decisions from being made.
+    pub wrong: Vec<String>,
+    /// Changes what limits mean.
+    pub doubtful: Vec<String>,
+}
+
 /// Checks each node's version and settings once connected, whenever the masters change, and every
 /// ten minutes, until the link is closed. Logs each warning that the previous check did not give.
 pub(super) async fn watch_settings(link: Weak<Link>) {
@@ -34,8 +43,8 @@ pub(super) async fn watch_settings(link: Weak<Link>) {
         if let Some(topology) = link.watch.topology() {
             let same = seen.as_ref().is_some_and(|seen| topology.has_masters_of(seen));
             if !same || checked_at.is_none_or(|at| now - at >= SETTINGS_CHECK_EVERY) {
-                let found: BTreeSet<String> =
-                    warnings_about(&link, &topology).await.into_iter().collect();
+                let Advice { wrong, doubtful } = of_masters(&link, &topology).await;
+                let found: BTreeSet<String> = wrong.into_iter().chain(doubtful).collect();
                 (seen, checked_at) = (Some(topology), Some(now));
                 found.difference(&warned).for_each(|warning| tracing::warn!("{warning}"));
                 warned = found;
@@ -48,8 +57,8 @@ pub(super) async fn watch_settings(link: Weak<Link>) {
 
 /// The versions and settings of the masters that an operator should change. Best effort: CONFIG may
 /// be forbidden, and a node may be unreachable.
-async fn warnings_about(link: &Arc<Link>, topology: &Topology) -> Vec<String> {
-    let mut warnings = Vec::new();
+pub(super) async fn of_masters(link: &Arc<Link>, topology: &Topology) -> Advice {
+    let (mut wrong, mut doubtful) = (Vec::new(), Vec::new());
     for master in topology.masters() {
         let node = &master.address;
         let Ok(pipeline) = link.pipeline(node) else { continue };
@@ -64,14 +73,14 @@ async fn warnings_about(link: &Arc<Link>, topology: &Topology) -> Vec<String> {
         let config = async |name| query(&["CONFIG", "GET", name]).await.unwrap_or_default();
         let info = query(&["INFO", "server"]).await.unwrap_or_default();
         if let Some(version) = too_old(&info) {
-            warnings.push(format!(
+            wrong.push(format!(
                 "Redis {node} is version {version}, and Weir needs 7.0 or later: every decision \
                  fails there"
             ));
         }
         if link.connector.is_cluster() {
             if config("cluster-require-full-coverage").await.contains("yes") {
-                warnings.push(format!(
+                doubtful.push(format!(
                     "Redis {node} has cluster-require-full-coverage yes: one lost shard stops \
                      them all; set it to no"
                 ));
@@ -81,7 +90,7 @@ async fn warnings_about(link: &Arc<Link>, topology: &Topology) -> Vec<String> {
             .any(|mode| info.contains(mode))
         {
             // Redis' word, or Valkey's.
-            warnings.push(format!(
+            wrong.push(format!(
                 "Redis {node} is part of a cluster, and store.redis.mode is \"single\": only the \
                  keys of its own slots are decided; set mode = \"cluster\""
             ));
@@ -89,7 +98,7 @@ async fn warnings_about(link: &Arc<Link>, topology: &Topology) -> Vec<String> {
         if link.connector.is_cluster() {
             let timeout = number_of(&config("cluster-node-timeout").await);
             if let Some(timeout) = timeout.filter(|ms| *ms > NODE_TIMEOUT_MS_MAX) {
-                warnings.push(format!(
+                doubtful.push(format!(
                     "Redis {node} has cluster-node-timeout {timeout}: for as long as that and one \
                      to two seconds more, the limits on a lost master follow on_store_error; 2000 \
                      to 5000 is usual"
@@ -97,7 +106,7 @@ async fn warnings_about(link: &Arc<Link>, topology: &Topology) -> Vec<String> {
             }
         }
         if config("save").await.trim().is_empty() && config("appendonly").await == "no" {
-            warnings.push(format!(
+            doubtful.push(format!(
                 "Redis {node} saves nothing (save \"\", appendonly no): if it restarts, the limits \
                  on it start again; with a replica, it may even empty the replica"
             ));
@@ -107,7 +116,7 @@ async fn warnings_about(link: &Arc<Link>, topology: &Topology) -> Vec<String> {
         let has_replicas = replicas.is_some_and(|count| count.trim() != "0");
         let needed = number_of(&config("min-replicas-to-write").await);
         if has_replicas && needed == Some(0) {
-            warnings.push(format!(
+            doubtful.push(format!(
                 "Redis {node} has replicas and min-replicas-to-write 0: what it counts while it is \
                  cut off from them is lost; set it to 1"
             ));
@@ -115,13 +124,13 @@ async fn warnings_about(link: &Arc<Link>, topology: &Topology) -> Vec<String> {
         let policy = config("maxmemory-policy").await;
         let evicts = |word: &&str| word.starts_with("allkeys") || word.starts_with("volatile");
         if let Some(policy) = policy.split_whitespace().find(evicts) {
-            warnings.push(format!(
+            doubtful.push(format!(
                 "Redis {node} has maxmemory-policy {policy}: it may evict counters when memory is \
                  short, which silently resets limits; set it to noeviction"
             ));
         }
     }
-    warnings
+    Advice { wrong, doubtful }
 }
 
 /// The number in the reply to CONFIG GET.
@@ -160,17 +169,17 @@ mod tests {
         let cluster = Cluster::start(0);
         let (link, topology) = link(vec![cluster.nodes[0].address()], RedisMode::Cluster).await;
         let saves_nothing = |warning: &String| warning.contains("saves nothing");
-        let found = warnings_about(&link, &topology).await;
+        let found = of_masters(&link, &topology).await.doubtful;
         assert!(found.len() == 3 && found.iter().all(saves_nothing), "{found:?}");
         for node in &cluster.nodes {
             let _: String = node.run("CONFIG SET appendonly yes").unwrap();
         }
-        assert_eq!(warnings_about(&link, &topology).await, [] as [&str; 0]);
+        assert_eq!(of_masters(&link, &topology).await, Advice::default());
         let _: String = cluster.nodes[0].run("CONFIG SET cluster-node-timeout 60000").unwrap();
         let _: String = cluster.nodes[1].run("CONFIG SET maxmemory-policy volatile-lru").unwrap();
         let _: String =
             cluster.nodes[2].run("CONFIG SET cluster-require-full-coverage yes").unwrap();
-        let found = warnings_about(&link, &topology).await;
+        let found = of_masters(&link, &topology).await.doubtful;
         let about = |node: usize, what: &str| {
             found.iter().any(|warning| {
                 warning.contains(&cluster.nodes[node].address()) && warning.contains(what)
@@ -195,7 +204,7 @@ mod tests {
             let info = server.run::<String>("INFO replication");
             info.is_ok_and(|info| info.contains("connected_slaves:1"))
         });
-        let found = warnings_about(&link, &topology).await;
+        let found = of_masters(&link, &topology).await.doubtful;
         let about = ["saves nothing", "min-replicas-to-write 0", "allkeys-lfu"];
         let all = found.iter().zip(about).all(|(warning, about)| warning.contains(about));
         assert!(found.len() == 3 && all, "{found:?}");
@@ -205,8 +214,9 @@ mod tests {
     async fn a_cluster_that_is_used_as_a_single_server_is_reported() {
         let cluster = Cluster::start(0);
         let (link, topology) = link(vec![cluster.nodes[0].address()], RedisMode::Single).await;
-        let found = warnings_about(&link, &topology).await;
-        assert!(found.len() == 2 && found[0].contains("part of a cluster"), "{found:?}");
+        let Advice { wrong, doubtful } = of_masters(&link, &topology).await;
+        assert!(wrong.len() == 1 && wrong[0].contains("part of a cluster"), "{wrong:?}");
+        assert!(doubtful.len() == 1, "{doubtful:?}");
     }
 
     #[test]

@@ -197,7 +197,9 @@ impl Connector {
         match checked {
             // A replica refuses a script that may write (READONLY). Other errors are about the
             // moment or about permissions, and a take has them, too.
-            Err(error) if error.cause == Cause::Cluster || error.cause == Cause::Timeout => {
+            Err(error)
+                if matches!(error.cause, Cause::Replica | Cause::Loading | Cause::Timeout) =>
+            {
                 Err(error)
             }
             _ => Ok(stream),

@@ -17,6 +17,9 @@ static LOG: LazyLock<LogThrottle> = LazyLock::new(|| LogThrottle::at_most(LINES_
 
 /// A part of what Redis answers to `CLUSTER` when it runs without `cluster-enabled`.
 const NO_CLUSTER: &str = "cluster support disabled";
+/// How the answer of Redis 7.0 begins when a script runs a command that the user may not. It has no
+/// code of its own; later versions say `NOPERM`.
+const NO_COMMAND: &str = "The user executing the script ";
 
 /// What to do after an error.
 #[derive(Debug, PartialEq, Eq)]
@@ -88,9 +91,13 @@ pub(super) fn engine_error(error: &RedisError) -> EngineError {
             script_texts::log_failure(script, why);
             return not_run(Cause::Script);
         }
-        Some(
-            "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "READONLY" | "LOADING",
-        ) => return not_run(Cause::Cluster),
+        Some("MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN") => return not_run(Cause::Cluster),
+        Some("LOADING") => return not_run(Cause::Loading),
+        Some("READONLY" | "MASTERDOWN") => return not_run(Cause::Replica),
+        // Commands of the script that came before may have run.
+        Some("ERR") if error.detail().is_some_and(|detail| detail.starts_with(NO_COMMAND)) => {
+            return EngineError { cause: Cause::NoPermission, ran: Execution::Unknown };
+        }
         _ => {}
     }
     match error.kind() {
@@ -169,6 +176,30 @@ mod tests {
                 "{line}"
             );
         }
+    }
+
+    #[test]
+    fn what_a_node_can_not_do_now_has_a_cause_of_its_own() {
+        for (line, cause) in [
+            ("-LOADING x\r\n", Cause::Loading),
+            ("-READONLY x\r\n", Cause::Replica),
+            ("-MASTERDOWN x\r\n", Cause::Replica),
+            ("-CLUSTERDOWN x\r\n", Cause::Cluster),
+        ] {
+            let expected = EngineError { cause, ran: Execution::No };
+            assert_eq!(engine_error(&answer(line)), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_a_script_may_not_run_is_about_permissions() {
+        let refused = EngineError { cause: Cause::NoPermission, ran: Execution::Unknown };
+        let line = "-ERR The user executing the script can't run this command or subcommand \
+                    script: 1, on @user_script:9.\r\n";
+        assert_eq!(next(&answer(line)), ErrorAction::Fail(refused));
+        let said = "-ERR user_script:1: The user executing the script is mine\r\n";
+        let failed = EngineError { cause: Cause::Script, ran: Execution::Unknown };
+        assert_eq!(next(&answer(said)), ErrorAction::Fail(failed), "an operator's own words");
     }
 
     #[test]

@@ -38,18 +38,20 @@ use ::redis::Value;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
+pub use self::advice::Advice;
 use self::connector::Connector;
 use self::link::Link;
 use self::watch::Watch;
 use super::driver::{self, Script, Verb};
 use super::{
     Cause, CellReply, Cells, ChargeReply, EngineError, Execution, Key, OUTSIDE, RedisSettings,
-    TakeReply, UNCHARGED,
+    Space, TakeReply, UNCHARGED,
 };
 use crate::clock;
 use crate::telemetry::{Counter, CounterSet, Metrics, SettingError, names};
 
-/// Does what a take needs permission, memory and replicas for, and writes nothing.
+/// Does what a take needs permission, memory and replicas for, and writes nothing. With a key, it
+/// also needs the key's slot and access to the key.
 const CHECK: &str = "#!lua\nreturn 1";
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -238,30 +240,32 @@ impl Redis {
     pub(super) async fn ping(&self) -> Result<Vec<(String, Cause)>, EngineError> {
         let (link, until) = (self.link(), self.until(self.deadline));
         let topology = owners::known(&link, until).await?;
-        let check = |out: &mut Vec<u8>| {
-            resp::begin(out, 3);
-            [b"EVAL", CHECK.as_bytes(), b"0"].iter().for_each(|word| resp::word(out, word));
-        };
-        let masters = topology.masters();
-        let checks = masters.iter().map(async |master| {
-            let pipeline = link.pipeline(&master.address)?;
-            let reply = pipeline.call(until, false, check).await?;
-            reply.extract_error().map_err(|error| failure::engine_error(&error))
+        let shards = topology.masters_with_tags();
+        let checks = shards.iter().map(|(_, tag)| {
+            let key = check_key(*tag);
+            let (slot, name) = (key.slot(), key.text(&self.key_prefix));
+            let check = move |_, out: &mut Vec<u8>| {
+                let words: [&[u8]; 4] = [b"EVAL", CHECK.as_bytes(), b"1", name.as_bytes()];
+                resp::begin(out, words.len());
+                words.iter().for_each(|word| resp::word(out, word));
+            };
+            // As a take is sent, so that what a take survives is no failure.
+            link.send(slot, until, check)
         });
         let found = join_all(checks).await;
-        let mut failing: Vec<_> = masters
+        let mut failing: Vec<_> = shards
             .iter()
             .zip(&found)
-            .filter_map(|(master, found)| {
+            .filter_map(|((master, _), found)| {
                 Some((master.address.to_string(), found.as_ref().err()?.cause))
             })
             .collect();
         let lacks_owners = topology.lacks_owners();
-        if lacks_owners || failing.iter().any(|(_, cause)| is_about_the_node(*cause)) {
+        if lacks_owners || failing.iter().any(|(_, cause)| cause.is_about_the_node()) {
             // A proxy without requests must find the new owners, too.
             owners::failed(&link);
         }
-        if failing.len() == masters.len() {
+        if failing.len() == shards.len() {
             let cause = failing.first().map_or(Cause::Cluster, |(_, cause)| *cause);
             return Err(EngineError { cause, ran: Execution::No });
         }
@@ -269,6 +273,15 @@ impl Redis {
             failing.push(("slots without a master".into(), Cause::Cluster));
         }
         Ok(failing)
+    }
+
+    /// What an operator should change about the servers that can be reached.
+    pub(super) async fn advice(&self) -> Advice {
+        let (link, until) = (self.link(), self.until(self.deadline));
+        match owners::known(&link, until).await {
+            Ok(topology) => advice::of_masters(&link, &topology).await,
+            Err(_) => Advice::default(),
+        }
     }
 
     async fn call(
@@ -307,7 +320,7 @@ impl Redis {
             Err(error) => {
                 self.failures.inc(error.cause);
                 outages.failed(&link.node_of(slot), error.cause, clock::monotonic());
-                if is_about_the_node(error.cause) {
+                if error.cause.is_about_the_node() {
                     owners::failed(link);
                 }
             }
@@ -336,9 +349,9 @@ impl Redis {
     }
 }
 
-/// Whether another node may own the slot now.
-fn is_about_the_node(cause: Cause) -> bool {
-    matches!(cause, Cause::Timeout | Cause::Connection | Cause::Cluster)
+/// A key that no limit has, with this tag.
+fn check_key(tag: u128) -> Key {
+    Key { tag, key: 0, space: Arc::new(Space { text: "weir/ready".into(), digest: 0 }) }
 }
 
 /// All text in a reply, whatever its type.

@@ -13,7 +13,8 @@ use crate::telemetry::Label;
 const FAILURES_UNTOLD_MAX: u64 = 2;
 /// Or after two that are this far apart: where few requests come, nobody would hear of it for long.
 const HICCUP_MAX: Duration = Duration::from_secs(1);
-/// Minimum time from the end of a shard's outage to the line about its next one.
+/// Minimum time from the end of a shard's outage to the line about its next one, and from one line
+/// about an outage to the next, if its cause has changed.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 /// Maximum number of shards remembered.
 const SHARDS_MAX: usize = 1_024;
@@ -33,7 +34,8 @@ pub(super) struct Outages {
 struct Outage {
     since: Instant,
     failed: u64,
-    is_told: bool,
+    /// The cause that was reported, and when.
+    told: Option<(Cause, Instant)>,
     /// When the last reported outage ended.
     ended: Option<Instant>,
 }
@@ -88,7 +90,7 @@ impl Outages {
 
     /// Records that a call to the shard at `node` failed.
     pub(super) fn failed(&self, node: &str, cause: Cause, now: Instant) {
-        if self.add_failure(node, now) == Some(Line::Fails) {
+        if self.add_failure(node, cause, now) == Some(Line::Fails) {
             tracing::warn!(
                 node,
                 cause = cause.label(),
@@ -111,13 +113,13 @@ impl Outages {
         }
     }
 
-    fn add_failure(&self, node: &str, now: Instant) -> Option<Line> {
+    fn add_failure(&self, node: &str, cause: Cause, now: Instant) -> Option<Line> {
         let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
         if !shards.contains_key(node) {
             if shards.len() >= SHARDS_MAX {
                 shards.retain(|_, outage| outage.failed > 0);
             }
-            let fresh = Outage { since: now, failed: 0, is_told: false, ended: None };
+            let fresh = Outage { since: now, failed: 0, told: None, ended: None };
             shards.insert(node.to_owned(), fresh);
         }
         self.any.store(true, Ordering::Relaxed);
@@ -126,13 +128,18 @@ impl Outages {
             outage.since = now;
         }
         outage.failed += 1;
+        if let Some((told, at)) = outage.told
+            && (told == cause || now.duration_since(at) < LINE_EVERY)
+        {
+            return None;
+        }
         let due = outage.ended.is_none_or(|ended| now.duration_since(ended) >= LINE_EVERY);
         let may_be_hiccup =
             outage.failed <= FAILURES_UNTOLD_MAX && now.duration_since(outage.since) < HICCUP_MAX;
-        if outage.is_told || !due || may_be_hiccup {
+        if !due || may_be_hiccup {
             return None;
         }
-        outage.is_told = true;
+        outage.told = Some((cause, now));
         Some(Line::Fails)
     }
 
@@ -141,7 +148,7 @@ impl Outages {
         let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
         let mut line = None;
         if let Some(outage) = shards.get_mut(node).filter(|outage| outage.failed > 0) {
-            if std::mem::take(&mut outage.is_told) {
+            if outage.told.take().is_some() {
                 let away = now.duration_since(outage.since);
                 line = Some(Line::ServesAgain { failed: outage.failed, away });
                 outage.ended = Some(now);
@@ -163,7 +170,8 @@ mod tests {
         let (outages, began) = (Outages::default(), monotonic());
         let at = |ms| began + Duration::from_millis(ms);
         assert!(!outages.any());
-        let lines: Vec<_> = (0..500).filter_map(|n| outages.add_failure("a:1", at(n))).collect();
+        let lines: Vec<_> =
+            (0..500).filter_map(|n| outages.add_failure("a:1", Cause::Timeout, at(n))).collect();
         assert_eq!((lines, outages.any()), (vec![Line::Fails], true));
         assert_eq!(outages.end("b:1", at(600)), None, "another shard");
         let away = Duration::from_millis(700);
@@ -175,7 +183,7 @@ mod tests {
     fn the_outage_of_a_node_that_was_replaced_ends() {
         let (outages, now) = (Outages::default(), monotonic());
         for node in ["a:1", "b:1"] {
-            (0..5).for_each(|_| _ = outages.add_failure(node, now));
+            (0..5).for_each(|_| _ = outages.add_failure(node, Cause::Timeout, now));
         }
         outages.keep(|node| node == "b:1", now);
         assert_eq!(outages.end("a:1", now), None, "it has ended");
@@ -188,7 +196,7 @@ mod tests {
         let (outages, now) = (Outages::default(), monotonic());
         for _ in 0..100 {
             for _ in 0..FAILURES_UNTOLD_MAX {
-                assert_eq!(outages.add_failure("a:1", now), None);
+                assert_eq!(outages.add_failure("a:1", Cause::Timeout, now), None);
             }
             assert_eq!(outages.end("a:1", now), None);
         }
@@ -197,9 +205,9 @@ mod tests {
     #[test]
     fn two_failures_that_are_far_apart_are_reported() {
         let (outages, now) = (Outages::default(), monotonic());
-        assert_eq!(outages.add_failure("a:1", now), None);
-        assert_eq!(outages.add_failure("a:1", now + HICCUP_MAX), Some(Line::Fails));
-        assert_eq!(outages.add_failure("a:1", now + 2 * HICCUP_MAX), None, "once");
+        assert_eq!(outages.add_failure("a:1", Cause::Timeout, now), None);
+        assert_eq!(outages.add_failure("a:1", Cause::Timeout, now + HICCUP_MAX), Some(Line::Fails));
+        assert_eq!(outages.add_failure("a:1", Cause::Timeout, now + 2 * HICCUP_MAX), None, "once");
     }
 
     #[test]
@@ -208,9 +216,27 @@ mod tests {
         let mut lines = 0;
         for second in 0..60 {
             let now = began + Duration::from_secs(second);
-            lines += (0..5).filter(|_| outages.add_failure("a:1", now).is_some()).count();
+            lines += (0..5)
+                .filter(|_| outages.add_failure("a:1", Cause::Timeout, now).is_some())
+                .count();
             outages.end("a:1", now);
         }
         assert_eq!(lines, 6);
+    }
+
+    #[test]
+    fn a_cause_that_changes_is_reported_once_in_ten_seconds() {
+        let (outages, began) = (Outages::default(), monotonic());
+        let told = |cause, ms| {
+            let now = began + Duration::from_millis(ms);
+            (0..5).filter(|_| outages.add_failure("a:1", cause, now).is_some()).count()
+        };
+        assert_eq!(told(Cause::Connection, 0), 1);
+        assert_eq!(told(Cause::NoPermission, 9_000), 0, "too early");
+        assert_eq!(told(Cause::Connection, 10_000), 0, "the same");
+        assert_eq!(told(Cause::NoPermission, 10_001), 1);
+        assert_eq!(told(Cause::Connection, 11_000), 0, "too early again");
+        let end = outages.end("a:1", began + Duration::from_secs(12));
+        assert!(matches!(end, Some(Line::ServesAgain { failed: 25, .. })), "{end:?}");
     }
 }

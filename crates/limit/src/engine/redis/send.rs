@@ -57,8 +57,13 @@ impl Link {
                     return Err(EngineError { cause: Cause::Script, ran: Execution::No });
                 }
                 ErrorAction::SendText => with_text = true,
+                ErrorAction::Moved { .. } | ErrorAction::Ask { .. }
+                    if !self.connector.is_cluster() =>
+                {
+                    return Err(EngineError { cause: Cause::NotSingle, ran: Execution::No });
+                }
                 ErrorAction::Moved { host, port } | ErrorAction::Ask { host, port }
-                    if redirects == REDIRECTS_MAX || !self.connector.is_cluster() =>
+                    if redirects == REDIRECTS_MAX =>
                 {
                     tracing::debug!(slot, host, port, "redirected too often");
                     return not_run;
@@ -82,18 +87,20 @@ impl Link {
                 // Its address leads to another server by now, or will soon. The connection would
                 // stay with this one.
                 ErrorAction::Demoted if self.connector.is_single() => {
-                    pipeline.leave(Cause::Cluster);
-                    return not_run;
-                }
-                ErrorAction::WaitForNode | ErrorAction::Demoted if retries < RETRIES_MAX => {
-                    retries += 1;
-                    if !pause(NOT_YET_WAIT, until).await {
-                        return not_run;
-                    }
+                    let failed = failure::engine_error(&error);
+                    pipeline.leave(failed.cause);
+                    return Err(failed);
                 }
                 ErrorAction::WaitForNode | ErrorAction::Demoted => {
-                    pipeline.rest(Cause::Cluster, REST);
-                    return not_run;
+                    let failed = failure::engine_error(&error);
+                    if retries == RETRIES_MAX {
+                        pipeline.rest(failed.cause, REST);
+                        return Err(failed);
+                    }
+                    retries += 1;
+                    if !pause(NOT_YET_WAIT, until).await {
+                        return Err(failed);
+                    }
                 }
                 ErrorAction::Fail(error) => return Err(error),
             }

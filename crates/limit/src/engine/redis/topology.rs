@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use ::redis::{FromRedisValue, Value};
 
-use crate::engine::key::SLOTS;
+use crate::engine::key::{SLOTS, slot_of_tag};
 
 /// Number that stands for no node.
 const NOBODY: u16 = u16::MAX;
+/// Tags among which one is looked for whose slot a node owns. That none of them has a given slot
+/// has a chance of one in a billion.
+const TAGS_TRIED_MAX: u128 = 21 * SLOTS as u128;
 
 /// Which node owns each slot.
 #[derive(Clone, Debug)]
@@ -101,6 +104,33 @@ impl Topology {
     /// The nodes that own slots.
     pub(super) fn masters(&self) -> &[Master] {
         &self.nodes
+    }
+
+    /// Each node that owns slots, with a tag whose slot it owns.
+    pub(super) fn masters_with_tags(&self) -> Vec<(&Master, u128)> {
+        let mut wanted = vec![false; self.nodes.len()];
+        for node in self.slots.iter() {
+            // Nobody's number is out of range.
+            wanted.get_mut(usize::from(*node)).into_iter().for_each(|wanted| *wanted = true);
+        }
+        let mut left = wanted.iter().filter(|wanted| **wanted).count();
+        let mut found = Vec::with_capacity(left);
+        // Tags are spread evenly over the slots: even a node with a single slot has one soon.
+        for tag in 0..TAGS_TRIED_MAX {
+            if left == 0 {
+                break;
+            }
+            let Some(shard) = self.shard(slot_of_tag(tag)) else { continue };
+            let (Some(wanted), Some(master)) = (wanted.get_mut(shard), self.nodes.get(shard))
+            else {
+                continue;
+            };
+            if std::mem::take(wanted) {
+                found.push((master, tag));
+                left -= 1;
+            }
+        }
+        found
     }
 
     /// Whether the same nodes own slots in both.
@@ -209,5 +239,24 @@ mod tests {
         assert_eq!(moved.shard(7), moved.shard(8192));
         let moved = moved.move_slot(7, "new:3").unwrap();
         assert_eq!((owner(&moved, 7), moved.masters().len()), ("new:3", 3));
+    }
+
+    #[test]
+    fn each_owner_has_a_tag_of_its_own_slots() {
+        let slots = vec![NOBODY; usize::from(SLOTS)].into_boxed_slice();
+        let master = |id: &str| Master { id: id.into(), address: id.into() };
+        let nodes = vec![master("a"), master("b"), master("gone"), master("d")];
+        let mut all = Topology { nodes, slots, epoch: 1 };
+        all.slots[..8_000].fill(0);
+        // One slot only.
+        all.slots[16_383] = 1;
+        all.slots[9_000..12_000].fill(3);
+        let found = all.masters_with_tags();
+        let mut owners: Vec<&str> = found.iter().map(|(master, _)| &*master.address).collect();
+        owners.sort_unstable();
+        assert_eq!(owners, ["a", "b", "d"], "what owns nothing can't fail");
+        for (master, tag) in found {
+            assert_eq!(all.owner(slot_of_tag(tag)), Some(master));
+        }
     }
 }

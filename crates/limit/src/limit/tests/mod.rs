@@ -11,6 +11,7 @@ mod leases;
 mod looking;
 mod periods;
 mod places;
+mod probing;
 mod redis;
 mod redis_server;
 mod refusals;

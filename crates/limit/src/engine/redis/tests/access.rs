@@ -196,3 +196,30 @@ fn nodes_are_found_where_the_settings_say() {
         assert_eq!(engine.ping().await, Ok(Vec::new()));
     });
 }
+
+#[test]
+fn a_user_who_may_not_decide_is_found_before_a_request_comes() {
+    let server = Server::start(&[]);
+    let line = DOCUMENTED.lines().find(|line| line.starts_with("ACL SETUSER")).unwrap();
+    let _: String = server.run(line).unwrap();
+    let _: String = server.run("ACL SETUSER weir ~other:*").unwrap();
+    let as_weir = |key_prefix: &str| {
+        engine(RedisSettings {
+            key_prefix: key_prefix.into(),
+            username: Some("weir".into()),
+            password: Some(Secret("PASSWORD".into())),
+            ..settings(vec![server.address()], RedisMode::Single)
+        })
+        .0
+    };
+    block_on(async {
+        let error = as_weir("elsewhere").ping().await.unwrap_err();
+        assert_eq!(error.cause, Cause::NoPermission, "keys of somebody else");
+        let weir = as_weir("weir");
+        assert_eq!(weir.ping().await, Ok(Vec::new()));
+        // A command that only some programs run is missing.
+        let _: String = server.run("ACL SETUSER weir -set").unwrap();
+        let error = weir.take(&one(&slow(1))).await.unwrap_err();
+        assert_eq!(error.cause, Cause::NoPermission);
+    });
+}

@@ -395,3 +395,47 @@ fn a_master_that_falls_silent_holds_up_nobody_elses_calls() {
         assert!(charged <= of_silent.admitted[0] + waited as u64, "{charged}");
     });
 }
+
+#[test]
+fn a_cluster_that_is_down_as_a_whole_is_not_ready() {
+    let cluster = Cluster::start(0);
+    let (engine, _) = engine(settings(cluster.addresses(), RedisMode::Cluster));
+    block_on(async {
+        recovers(&engine, &slow(1)).await;
+        assert_eq!(engine.ping().await, Ok(Vec::new()));
+        for node in &cluster.nodes {
+            let _: String = node.run("CONFIG SET cluster-require-full-coverage yes").unwrap();
+            let _: String = node.run("CLUSTER DELSLOTS 0").unwrap();
+        }
+        for node in &cluster.nodes {
+            wait_until("a cluster without a slot", || {
+                node.run::<String>("CLUSTER INFO")
+                    .is_ok_and(|info| info.contains("cluster_state:fail"))
+            });
+        }
+        // All nodes answer, and none decides.
+        let down = EngineError { cause: Cause::Cluster, ran: Execution::No };
+        assert_eq!(engine.ping().await, Err(down));
+    });
+}
+
+#[test]
+fn a_replica_and_a_node_of_a_cluster_are_named_as_such() {
+    let server = Server::start(&[]);
+    let cluster = Cluster::start(0);
+    block_on(async {
+        let _: String = server.run("REPLICAOF 127.0.0.1 1").unwrap();
+        let (engine, _) = engine(settings(vec![server.address()], RedisMode::Single));
+        let replica = EngineError { cause: Cause::Replica, ran: Execution::No };
+        assert_eq!(engine.ping().await, Err(replica));
+    });
+    block_on(async {
+        let one_node = vec![cluster.nodes[0].address()];
+        let (engine, _) = engine(settings(one_node, RedisMode::Single));
+        let elsewhere = slow(tag_in(16_000..=16_383));
+        let error = EngineError { cause: Cause::NotSingle, ran: Execution::No };
+        assert_eq!(engine.take(&one(&elsewhere)).await, Err(error));
+        let advice = engine.advice().await;
+        assert!(advice.wrong[0].contains("is part of a cluster"), "{advice:?}");
+    });
+}
