@@ -331,10 +331,7 @@ impl App {
             .map(|address| bind_one(SocketRole::Operators, address, &mut inherited, 1))
             .transpose()?
             .unwrap_or_default();
-        for address in inherited.left() {
-            tracing::warn!(%address, "this socket was passed on, but nothing is configured to listen there: it is closed");
-        }
-        drop(inherited);
+        inherited.close_left();
         let first = |per_worker: &Vec<Listener>| per_worker.first().map(Listener::address);
         let addresses = public.iter().filter_map(first).collect();
         let admin_address = pages.first().map(Listener::address);

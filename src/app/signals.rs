@@ -134,6 +134,9 @@ impl Signals {
     }
 }
 
+/// Time for what a shutdown does when its workers have ended, before counters are saved.
+const AFTER_WORKERS: Duration = Duration::from_millis(500);
+
 /// A shutdown that another thread does.
 pub(super) struct Shutdown {
     running: Arc<Instance>,
@@ -151,7 +154,9 @@ impl Shutdown {
     /// saves counters in its place and ends the process.
     fn cut(self) {
         self.running.cut();
-        if !self.is_over_within(CUT_MAX + SETTLE_MIN) && !self.is_saved_within(LAST_SAVE_MAX) {
+        if !self.is_over_within(CUT_MAX + SETTLE_MIN + AFTER_WORKERS)
+            && !self.is_saved_within(LAST_SAVE_MAX)
+        {
             tracing::error!(
                 "counts since the last snapshot are lost: saving them takes longer than {LAST_SAVE_MAX:?}"
             );

@@ -167,9 +167,11 @@ impl InheritedSockets {
         )
     }
 
-    /// The addresses of the sockets that nothing is configured for.
-    pub(super) fn left(&self) -> Vec<SocketAddr> {
-        self.sockets.iter().map(|(_, address, _)| *address).collect()
+    /// Closes the sockets that nothing is configured for.
+    pub(super) fn close_left(self) {
+        for (_, address, _) in &self.sockets {
+            tracing::warn!(%address, "this socket was passed on, but nothing is configured to listen there: it is closed");
+        }
     }
 }
 

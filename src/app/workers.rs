@@ -200,7 +200,10 @@ async fn serve(running: &Instance, clients: &ConfigSource, sockets: Vec<Listener
     let finished = tokio::select! {
         biased;
         () = running.drain.wait_cut() => false,
-        finished = tokio::time::timeout(grace, all(&mut serving)) => finished.is_ok(),
+        // A cut ends requests first, and connections then.
+        finished = tokio::time::timeout(grace, all(&mut serving)) => {
+            finished.is_ok() && !running.live.is_cut()
+        }
     };
     if !finished {
         // Before the settling, so that what these requests held is settled too, and each has its

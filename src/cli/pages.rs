@@ -37,8 +37,8 @@ pub(super) enum Page {
     Refused(String),
 }
 
-/// The configuration of the running proxy, for `command`: that of `--config`, or the default file if
-/// it exists. None where there is no file, as with `weir run --to`.
+/// The configuration of the running proxy, for `command`: that of `--config`, or the default file
+/// if it exists. None where there is no file, as with `weir run --to`.
 pub(super) fn configuration(
     command: &str,
     path: Option<&Path>,

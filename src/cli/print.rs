@@ -1,6 +1,6 @@
 //! Printing for the commands, where `println!` would panic: standard output may be a pipe whose
-//! reader has left, which ends the command with exit code 0, or a file on a full disk, which ends it
-//! with a message and exit code 1.
+//! reader has left, which has read enough and changes no exit code, or a file on a full disk, which
+//! ends the command with a message and exit code 1.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write as _};
@@ -12,8 +12,6 @@ use crate::app::json_for_terminals;
 
 /// The command could not be finished.
 const EXIT_FAILED: i32 = 1;
-/// Who reads the output has read enough.
-const EXIT_READ: i32 = 0;
 
 /// `print!` that ignores a closed pipe.
 macro_rules! out {
@@ -43,12 +41,11 @@ pub(super) fn to_stdout(text: fmt::Arguments<'_>) {
     finished(io::stdout().lock().write_fmt(text));
 }
 
-/// Ends the process if standard output could not be written.
+/// Ends the process if standard output could not be written, unless its reader has left.
 pub(super) fn finished(written: io::Result<()>) {
-    if let Err(error) = written.and_then(|()| io::stdout().flush()) {
-        if error.kind() == ErrorKind::BrokenPipe {
-            process::exit(EXIT_READ);
-        }
+    if let Err(error) = written.and_then(|()| io::stdout().flush())
+        && error.kind() != ErrorKind::BrokenPipe
+    {
         errln!("weir: standard output: {error}");
         process::exit(EXIT_FAILED);
     }

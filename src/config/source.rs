@@ -223,7 +223,11 @@ impl Page {
     fn of(name: &str, text: &str, spans: HashMap<String, Span>) -> Self {
         let secret = spans.iter().filter(|(path, span)| {
             let value = text.get(span.value.clone()).unwrap_or_default();
-            FIELDS_IN.iter().any(|fields| path.contains(fields))
+            let is_in = |fields: &&str| {
+                // Or in its place, where a table is expected.
+                path.contains(*fields) || path.ends_with(fields.trim_end_matches('.'))
+            };
+            FIELDS_IN.iter().any(|fields| is_in(&fields))
                 || is_secret(path.rsplit('.').next().unwrap_or(path), value)
         });
         let mut blots: Vec<Range<usize>> = secret.map(|(_, span)| span.value.clone()).collect();

@@ -96,6 +96,12 @@ impl Live {
         self.calls.held.end_all();
     }
 
+    /// Whether [`cut`](Self::cut) was called.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Relaxed)
+    }
+
     /// Ends those decisions whose end this worker was to be told: it is told nothing any more.
     pub fn end_held(&self) {
         self.calls.held.end_of_worker();

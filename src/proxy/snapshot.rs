@@ -364,8 +364,8 @@ impl Snapshot {
         self.route(found.route).is_some_and(|route| route.decider.is_some()).then_some(found)
     }
 
-    /// The route for the path exactly as spelt, instead of the variant `taken` of the route `of`, if
-    /// that variant has no policy: see [`with_policy`](Self::with_policy).
+    /// The route for the path exactly as spelt, instead of the variant `taken` of the route `of`,
+    /// if that variant has no policy: see [`with_policy`](Self::with_policy).
     ///
     /// # Errors
     /// As for [`find`](Self::find).
@@ -538,14 +538,13 @@ impl Route {
         let (body_bytes_max, request_timeout) = (written.body_bytes_max, written.request_timeout);
         let (priority, maintenance) = (written.priority, written.maintenance);
         let is_folded = is_folded(&written.path);
-        let slash = redirects_with_slash(&action, pattern);
         Self {
+            slash: redirects_with_slash(&action, pattern),
             action,
             decider,
             body_bytes_max,
             request_timeout,
             variants: Vec::new(),
-            slash,
             condition,
             host_query,
             overrides,

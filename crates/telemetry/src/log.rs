@@ -296,9 +296,9 @@ impl Failures {
     }
 }
 
-/// Writes all, and returns how many bytes were written before an error, and the error. The output may be
-/// non-blocking, since any process that has it open can make it so: then this waits until it takes
-/// more.
+/// Writes all, and returns how many bytes were written before an error, and the error. The output
+/// may be non-blocking, since any process that has it open can make it so: then this waits until it
+/// takes more.
 fn write_all(output: BorrowedFd<'_>, bytes: &[u8]) -> (usize, Option<Errno>) {
     let mut written = 0;
     while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {

@@ -16,7 +16,7 @@ use super::partial::{self, PARTIAL_TRIES_MAX};
 use super::policy_fields::{self, PolicyFields};
 use super::{Decided, Decider};
 use crate::clock;
-use crate::limit::{Identities, Identity, KeyDigest, Limiter, Scope, Take};
+use crate::limit::{Ending, Identities, Identity, KeyDigest, Limiter, Scope, Take};
 use crate::listen::Peer;
 use crate::plan::{Plan, PlanOutcome};
 use crate::policy::{self, Cause, Decision};
@@ -483,20 +483,34 @@ async fn take(
     };
     for _ in 0..PARTIAL_TRIES_MAX {
         let Take::Refused(outcome) = &taken else { break };
-        let Some((left, plan)) = partial::reduced(partial, plan, outcome) else { break };
-        let is_least = left <= partial.least;
-        let lowered = match editor.map(|editor| editor.lowered(partial, left, edited.as_ref())) {
-            // It is refused in any case, most likely.
-            Some(Err(_)) if is_least => break,
-            Some(lowered) => lowered?,
-            None => None,
+        let Some(reduced) = partial::reduced(partial, plan, outcome) else { break };
+        let lower = |left| match editor {
+            Some(editor) => editor.lowered(partial, left, edited.as_ref()),
+            None => Ok(None),
         };
-        taken = Box::pin(limiter.take(scope, &Arc::new(plan))).await;
-        if matches!(taken, Take::Granted(..)) {
-            return Ok((taken, Some(left), lowered.or(edited)));
-        }
-        if is_least {
+        let part = Arc::new(reduced.plan);
+        if !reduced.is_there {
+            // Refused, most likely: when there is as much is what this tells.
+            match Box::pin(limiter.take(scope, &part)).await {
+                Take::Refused(outcome) => taken = Take::Refused(outcome),
+                Take::Granted(outcome, grant) if outcome.is_uncounted(part.limits()) => {
+                    grant.settle(Ending::Withdrawn, &[]);
+                }
+                Take::Granted(outcome, grant) => match lower(reduced.units) {
+                    Ok(lowered) => {
+                        let granted = Take::Granted(outcome, grant);
+                        return Ok((granted, Some(reduced.units), lowered.or(edited)));
+                    }
+                    Err(_) => grant.settle(Ending::Withdrawn, &[]),
+                },
+                Take::Unavailable(_) => {}
+            }
             break;
+        }
+        let lowered = lower(reduced.units)?;
+        taken = Box::pin(limiter.take(scope, &part)).await;
+        if matches!(taken, Take::Granted(..)) {
+            return Ok((taken, Some(reduced.units), lowered.or(edited)));
         }
     }
     Ok((taken, None, edited))

@@ -53,7 +53,7 @@ pub(in crate::proxy) fn count_decided(
                 (true, true) if comes_back.may(limit) => continue,
                 (true, true) if limit.cost > 0 => {
                     let part = partial.filter(|(_, part)| part.limits.contains(&limit.name));
-                    KeyEvent::Used(part.map_or(limit.cost, |(less, _)| less))
+                    KeyEvent::Used(part.map_or(limit.cost, |(less, _)| less.min(limit.cost)))
                 }
                 (false, false) if limit.is_enforced() => KeyEvent::Refused,
                 _ => continue,

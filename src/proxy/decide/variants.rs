@@ -135,7 +135,10 @@ impl FactCondition {
                     || latin1_bytes(found).is_some_and(|bytes| is_meant(&bytes));
             };
             let found = path::one_spelling(found, paths);
-            is_meant(&latin1_bytes(&found).unwrap_or_else(|| found.as_bytes().to_vec()))
+            match latin1_bytes(&found) {
+                Some(bytes) => is_meant(&bytes),
+                None => is_meant(found.as_bytes()),
+            }
         })
     }
 }

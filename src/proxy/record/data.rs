@@ -32,8 +32,8 @@ pub(in crate::proxy) struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// What its policy says of it: the labels of the decision, and those of its end. Of two with one
-    /// name it is the later.
+    /// What its policy says of it: the labels of the decision, and those of its end. Of two with
+    /// one name it is the later.
     pub(in crate::proxy) fn labels(&self) -> impl Iterator<Item = &(String, String)> {
         let decision = self.decided.and_then(|decided| decided.decision.as_deref());
         let decided = decision.map(|decision| decision.labels.as_slice()).unwrap_or_default();

@@ -9,10 +9,13 @@
 //!
 //! If too little is left, `t` is when enough is back: after a refusal, when the request would fit;
 //! after the request that took the last unit, when the next one is available. A client that paces
-//! itself by `t` waits as long as with `Retry-After`. What a script's quota is, only the script knows:
-//! it has no member in `RateLimit-Policy`, and no `X-RateLimit-Limit`. Shadow limits, limits that are only looked at
-//! (cost 0) and limits that were not measured (`unmeasured`) are not reported. An upstream's own
-//! members are kept beside ours.
+//! itself by `t` waits as long as with `Retry-After`. What a script's quota is, only the script
+//! knows: it has no member in `RateLimit-Policy`, and no `X-RateLimit-Limit`. Shadow limits, limits
+//! that are only looked at (cost 0) and limits that were not measured (`unmeasured`) are not
+//! reported. An upstream's own members are kept beside ours.
+//!
+//! What a script's quota is, only the script knows: it has no member in `RateLimit-Policy`, and no
+//! `X-RateLimit-Limit`.
 //!
 //! `weir-held` are units that requests under way have reserved: after a refusal they tell whether
 //! the allowance is spent, or only in use.

@@ -68,6 +68,17 @@ fn with_letters(
     while let Some(letter) = rest.next() {
         match letter {
             '\\' => out.extend([Some(letter), rest.next()].into_iter().flatten()),
+            '(' if classes == 0 => {
+                out.push(letter);
+                // The name of a group is none of what is matched.
+                let after: String = rest.clone().take(4).collect();
+                let is_named = ["?<", "?P<"].iter().any(|start| {
+                    after.strip_prefix(start).is_some_and(|name| !name.starts_with(['=', '!']))
+                });
+                while is_named && let Some(of_name) = rest.next_if(|letter| *letter != '>') {
+                    out.push(of_name);
+                }
+            }
             '[' => {
                 classes += 1;
                 out.push(letter);
@@ -181,11 +192,19 @@ impl ExpressionRewrite {
             return Some(self.join(asked, &captures, paths));
         }
         let shown = path::shown(asked, paths);
-        let one: String = path::one_spelling(&shown, paths)
-            .chars()
+        let mut one = path::one_spelling(&shown, paths);
+        if !one.is_ascii() {
             // What is beyond ASCII stands for a byte there.
-            .map(|byte| if byte.is_ascii() { byte.into() } else { format!("%{:02X}", byte as u32) })
-            .collect();
+            let spelt = one.chars().fold(String::new(), |mut out, byte| {
+                match byte {
+                    byte if byte.is_ascii() => out.push(byte),
+                    // Writing to a String can't fail.
+                    byte => drop(write!(out, "%{:02X}", u32::from(byte))),
+                }
+                out
+            });
+            one = Cow::Owned(spelt);
+        }
         let is_meant = self.matches(&one) || self.matches(&format!("{one}/"));
         is_meant.then_some(Err("a path of which the route's expression matches another spelling"))
     }

@@ -33,6 +33,9 @@ const UNCHECKED: &str = "event: error\ndata: {\"type\":\"error\",\"error\":{\"ty
 /// Takes that are made one after another before other requests of the worker have their turn.
 const TAKES_AT_ONCE: usize = 16;
 
+/// Maximum number of takes for one reply.
+const GRANTS_MAX: usize = 65_536;
+
 /// Why a reply was ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::proxy) enum Cut {
@@ -178,6 +181,12 @@ impl CutBody {
         self.rule.taken.saturating_add(extended.units)
     }
 
+    /// Whether so much was taken in addition that the rest is left to the end of the request.
+    fn has_taken_often(&self) -> bool {
+        let extended = self.extended.lock().unwrap_or_else(PoisonError::into_inner);
+        extended.grants.len() >= GRANTS_MAX
+    }
+
     /// The units to take for `missing` ones and something more: whole steps.
     fn wanted(&self, missing: u64) -> u64 {
         let step = self.rule.step.max(1);
@@ -190,7 +199,7 @@ impl CutBody {
     fn poll_allowance(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         for _ in 0..TAKES_AT_ONCE {
             let (used, taken) = (self.used(), self.taken());
-            if used.all < taken || self.denied_at == Some(used) {
+            if used.all < taken || self.denied_at == Some(used) || self.has_taken_often() {
                 return Poll::Ready(());
             }
             let (units, mut taking) = match self.taking.take() {

@@ -389,7 +389,7 @@ impl Policy {
         let kept = if self.isolated { None } else { workers::take(&self.token) };
         let instance = match kept {
             Some(instance) => Ok(instance),
-            None => self.start(),
+            None => self.start(called),
         };
         let mut instance = match instance {
             Ok(instance) => instance,
@@ -410,7 +410,9 @@ impl Policy {
             Err(failure) => failure.cause == Cause::Guest,
         };
         if !self.isolated {
-            if reusable && !instance.is_worn_out() && self.bounds().may_keep() {
+            // One that is only worn out goes on until there is another.
+            let is_done = instance.is_worn_out() && !self.spare.are_awaited();
+            if reusable && !is_done && self.bounds().may_keep() {
                 workers::put(&self.token, instance);
             } else {
                 // First of all its memory goes back.
@@ -422,7 +424,7 @@ impl Policy {
         answer.map_err(|failure| self.failed(failure, CallPhase::Call))
     }
 
-    fn start(&self) -> Result<Instance, Failure> {
+    fn start(&self, called: CallKind) -> Result<Instance, Failure> {
         // Not for isolated policies: each request starts an instance, and would contend for the
         // lock.
         if !self.isolated {
@@ -432,6 +434,8 @@ impl Policy {
                     return Ok(*instance);
                 }
                 Next::Start => {}
+                // What a request has used is charged, however long that takes.
+                Next::Fail if called == CallKind::Settle => self.refill(),
                 Next::Fail => {
                     self.refill();
                     let why = "it has no instance at hand, and starting one takes long";

@@ -117,6 +117,12 @@ impl SpareInstances {
         Next::Fail
     }
 
+    /// Whether requests would have to wait for an instance.
+    pub(super) fn are_awaited(&self) -> bool {
+        let spares = self.lock();
+        spares.most > 0 && spares.instances.is_empty() && !spares.has_failed
+    }
+
     /// A worker has thrown its instance away.
     pub(super) fn lost_one(&self) {
         let mut spares = self.lock();

@@ -486,12 +486,11 @@ impl<H: Handler> Connection<'_, H> {
         is_dropped
     }
 
-    /// Sends what the outbox holds, then `body`. Returns false if the client went away or the
-    /// connection was aborted. If the body fails, the client gets what came before that, provided
-    /// that it then sees that the reply is cut (`shows_cut`).
+    /// Sends what the outbox holds, then `body`; of one that fails what came before that, if the
+    /// client then sees that the reply is cut (`shows_cut`). Returns false if the client went away
+    /// or the connection was aborted.
     async fn send(&mut self, body: &mut Body, shows_cut: bool) -> Result<bool, ConnectionError> {
-        let mut progress = Progress::new(self.outbox.sent_bytes());
-        let mut cut: Option<ConnectionError> = None;
+        let (mut progress, mut cut) = (Progress::new(self.outbox.sent_bytes()), None);
         poll_fn(|cx| {
             if self.context.state.is_aborted() {
                 return Poll::Ready(Ok(false));

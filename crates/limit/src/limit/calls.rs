@@ -66,6 +66,11 @@ impl Calls {
         self.0.len() > 1
     }
 
+    /// Whether one that is made may be taken back, as another one after it refuses.
+    pub(super) fn may_be_taken_back(&self) -> bool {
+        self.0.iter().filter(|call| call.order != Order::Apart).count() > 1
+    }
+
     /// The cells of all limits, if they share one tag. Numbers that depend on the time are missing.
     pub(super) fn only(&self) -> Option<&Cells> {
         let [call] = &*self.0 else { return None };

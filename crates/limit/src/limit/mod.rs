@@ -603,10 +603,10 @@ impl ExtraTakes {
     pub fn most(&self) -> u64 {
         let most = |limit: &Limit| {
             let most = if limit.algorithm.keeps_members() { MEMBERS_MAX } else { AMOUNT_MAX };
-            limit.algorithm.cost_max().map_or(most, |own| own.min(most))
+            let own = limit.algorithm.cost_max().filter(|_| limit.is_enforced());
+            own.map_or(most, |own| own.min(most))
         };
-        let limits = self.plan.limits().iter().filter(|limit| limit.is_enforced());
-        limits.map(most).min().unwrap_or(0)
+        self.plan.limits().iter().map(most).min().unwrap_or(0)
     }
 
     /// What a refusal says is left of each limit.

@@ -154,7 +154,7 @@ impl PreparedPlan {
         prepared.plenty = prepared.calls.are_several().then(Plenty::default);
         prepared.may_hold_refusal = prepared.calls.only().is_some() && refusals::may_hold(limits);
         prepared.identities = prepared.identify(shared, scope, limits);
-        if prepared.calls.only().is_none()
+        if prepared.calls.may_be_taken_back()
             || !prepared.leased.is_empty()
             || limits.iter().any(|it| it.refund != Refund::Never)
         {

@@ -22,11 +22,15 @@ struct Field {
     values: Vec<String>,
 }
 
+/// The longest value that a route may set.
+const VALUE_BYTES_MAX: usize = 4_096;
+
 /// Whether this can be a field of a header (RFC 9110, 5.1 and 5.5).
 pub(super) fn is_field(name: &str, value: &str) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let is_text = |byte: u8| byte == b'\t' || byte >= b' ' && byte != 0x7f;
-    !name.is_empty() && name.bytes().all(is_token) && value.bytes().all(is_text)
+    let is_value = value.trim() == value && value.len() <= VALUE_BYTES_MAX;
+    !name.is_empty() && name.bytes().all(is_token) && is_value && value.bytes().all(is_text)
 }
 
 fn is_one(directive: &&Directive) -> bool {

@@ -238,7 +238,7 @@ impl Notes {
         let name = directive.name.as_str();
         if guards::is_guard(name) {
             self.add(directive, "LEFT OUT: Weir refuses the requests that it is for");
-        } else if !is_silent(name) {
+        } else if !is_silent(name) && !settings::READ.contains(&name) {
             self.add(directive, "left out");
         }
     }
@@ -246,5 +246,5 @@ impl Notes {
 
 /// Whether a directive is read in another place, or nobody misses it.
 fn is_silent(name: &str) -> bool {
-    NEEDLESS.contains(&name) || READ.contains(&name) || settings::READ.contains(&name)
+    NEEDLESS.contains(&name) || READ.contains(&name)
 }

@@ -79,18 +79,21 @@ fn milliseconds(words: &[String]) -> Option<u64> {
         ("m", 60_000),
         ("s", 1_000),
     ];
-    let text = words.concat();
-    let (mut rest, mut sum) = (text.as_str(), 0_u64);
+    let text = words.join(" ");
+    let (mut rest, mut sum) = (text.trim(), 0_u64);
+    if rest.is_empty() {
+        return None;
+    }
     while !rest.is_empty() {
         let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
         let (digits, after) = rest.split_at(end);
         let (unit, after) = match UNITS.iter().find(|(name, _)| after.starts_with(name)) {
             Some((name, unit)) => (*unit, after.get(name.len()..)?),
-            None if after.is_empty() => (1_000, after),
+            None if after.is_empty() || after.starts_with(' ') => (1_000, after),
             None => return None,
         };
         sum = sum.checked_add(digits.parse::<u64>().ok()?.checked_mul(unit)?)?;
-        rest = after;
+        rest = after.trim_start();
     }
     Some(sum)
 }
@@ -174,8 +177,7 @@ pub(super) fn of_route(
         let _ = writeln!(lines, "body_bytes = {}", size(own));
     }
     if !is_proxied {
-        let innermost = around.first().copied().unwrap_or_default();
-        for directive in innermost.iter().filter(|one| one.name == "add_header") {
+        for directive in all(around, "add_header") {
             notes.add(directive, "left out: `headers` of `respond` has fields of its own");
         }
         return lines;
@@ -310,8 +312,8 @@ mod tests {
             ("s", None),
             ("5x", None),
         ] {
-            let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
-            assert_eq!(milliseconds(&words), expected, "{text}");
+            // In quotes, a time with blanks is one word.
+            assert_eq!(milliseconds(&[text.to_owned()]), expected, "{text}");
         }
         assert_eq!([size(5 << 20), size(1_000), size(0)], ["\"5MiB\"", "\"1000B\"", "\"0B\""]);
         assert_eq!([time(1_500), time(u64::MAX)], ["\"1500ms\"", "\"86400s\""]);

@@ -1,11 +1,10 @@
 //! How many requests an upstream with `concurrency` has at once, over all workers, and what becomes
 //! of the others: they wait for a place, for a short time, by priority and then by who has least.
 //!
-//! `gradient` finds the limit if it is to follow the upstream, `line` says who is next, and `upload`
-//! which requests use no place while their clients send them. This file counts, and wakes whoever
-//! waits. While less than half of the limit is used, a request costs
-//! two atomic operations; beyond that, a lock that all workers share. An upstream without
-//! `concurrency` has none of this.
+//! `gradient` finds the limit if it is to follow the upstream, `line` says who is next, and
+//! `upload` which requests use no place while their clients send them. This file counts, and wakes
+//! whoever waits. While less than half of the limit is used, a request costs two atomic operations;
+//! beyond that, a lock that all workers share. An upstream without `concurrency` has none of this.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -11,6 +11,8 @@ use crate::wire::Timer;
 /// How long a client may take to send its request before the upload counts as slow. Most bodies
 /// come at once, and a request whose body does must not get past the limit.
 const SLOW_AFTER: Duration = Duration::from_millis(50);
+/// How often one that is slow is looked at again by itself.
+const CHECKED_EVERY: Duration = Duration::from_millis(250);
 
 /// A request's body on its way to the upstream.
 #[derive(Debug, Default)]
@@ -36,7 +38,8 @@ impl Upload {
         }
         loop {
             if !self.check.is_armed() {
-                self.check.arm(clock::monotonic() + SLOW_AFTER);
+                let pause = if self.is_slow { CHECKED_EVERY } else { SLOW_AFTER };
+                self.check.arm(clock::monotonic() + pause);
             }
             match self.check.poll(cx) {
                 Poll::Ready(()) => self.is_slow = true,
