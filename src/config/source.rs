@@ -227,8 +227,7 @@ impl Page {
                 // Or in its place, where a table is expected.
                 path.contains(*fields) || path.ends_with(fields.trim_end_matches('.'))
             };
-            FIELDS_IN.iter().any(|fields| is_in(&fields))
-                || is_secret(path.rsplit('.').next().unwrap_or(path), value)
+            FIELDS_IN.iter().any(is_in) || is_secret(path.rsplit('.').next().unwrap_or(path), value)
         });
         let mut blots: Vec<Range<usize>> = secret.map(|(_, span)| span.value.clone()).collect();
         let in_digests = spans.iter().filter(|(path, span)| {

@@ -100,7 +100,7 @@ fn milliseconds(words: &[String]) -> Option<u64> {
 
 fn size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let whole = units.iter().find(|(shift, _)| bytes > 0 && bytes % (1 << shift) == 0);
+    let whole = units.iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift));
     match whole {
         Some((shift, unit)) => format!("\"{}{unit}\"", bytes >> shift),
         None => format!("\"{bytes}B\""),
@@ -109,7 +109,7 @@ fn size(bytes: u64) -> String {
 
 fn time(ms: u64) -> String {
     let ms = ms.min(TIMEOUT_MS_MAX);
-    if ms % 1_000 == 0 { format!("\"{}s\"", ms / 1_000) } else { format!("\"{ms}ms\"") }
+    if ms.is_multiple_of(1_000) { format!("\"{}s\"", ms / 1_000) } else { format!("\"{ms}ms\"") }
 }
 
 /// How large a body may be.

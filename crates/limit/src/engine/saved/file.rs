@@ -124,7 +124,6 @@ impl Embedded {
     /// into the file, back from it, and to a process that takes over.
     fn is_own(&self, snapshot: &File) -> bool {
         Reader::new(BufReader::new(snapshot))
-            .map_err(FormatError::from)
             .and_then(|mut reader| self.read_header(&mut reader))
             .is_ok_and(|header| header.salt == self.salt())
     }
