@@ -14,7 +14,7 @@ files["lua/driver"] = {
   read_globals = {
     "KEYS", "ARGV", "I", "NUMBERS", "FORMAT", "STORED", "LOAD_STATE", "PACKED", "OUTSIDE",
     "PURGE_EVERY", "TAKE", "GIVE_BACK", "CHARGE", "OWE", "UNCHARGED", "fits_BEFORE", "shadow", "call", "fmt", "pack", "unpack", "sub", "rep",
-    "spread", "us", "cost", "unit", "value", "ends", "left_I", "least",
+    "spread", "us", "cost", "unit", "value", "ends", "left_I", "least", "first_line", "redis",
   },
   -- What one section makes another one uses.
   ignore = { "2..", "311", "4..", "542" },
