@@ -1,4 +1,4 @@
-//! Reads a stream of requests, or one reply, from bytes that arrive in pieces, as `listen/http1.rs`
+//! Reads a stream of requests, or one reply, from bytes that arrive in pieces, as `listen/http1`
 //! and `upstream/http1/mod.rs` do. Returns the messages and why reading stopped. The fuzz targets
 //! include this file too.
 

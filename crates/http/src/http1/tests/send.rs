@@ -1,4 +1,4 @@
-//! Writes messages as `listen/http1.rs` and `upstream/http1/mod.rs` do, to a connection that takes
+//! Writes messages as `listen/http1` and `upstream/http1/mod.rs` do, to a connection that takes
 //! few bytes at a time, and reads them back. The fuzz targets include this file too.
 
 use std::io;

@@ -160,6 +160,18 @@ async fn a_client_gets_what_came_of_a_reply_before_it_was_cut() {
 }
 
 #[tokio::test]
+async fn what_came_of_a_cut_reply_arrives_although_its_client_still_uploads() {
+    let server = start(settings());
+    let mut client = server.connect().await;
+    let head = format!("POST /cut HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", 4 << 20);
+    client.send(&head).await;
+    client.send(&"z".repeat(4 << 20)).await;
+    let reply = client.read_all().await;
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply:?}");
+    assert!(reply.ends_with("\r\n\r\n5\r\nbegun\r\n"), "{reply:?}");
+}
+
+#[tokio::test]
 async fn a_reply_to_an_upload_that_nobody_reads_arrives_all_the_same() {
     let server = start(settings());
     let mut client = server.connect().await;

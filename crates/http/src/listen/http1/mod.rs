@@ -14,23 +14,24 @@
 //! A client that closes its sending side may still read (RFC 9112, 9.6), but a client that has gone
 //! away looks the same. So the request goes on for `half_close`, and no longer.
 
+mod close;
+
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Method, StatusCode, Version};
-use tokio::io::AsyncWrite;
 
 use super::client::Client;
 use super::context::ConnectionContext;
 use super::error::ConnectionError;
 use super::permits::Permit;
 use super::progress::Progress;
-use super::stream::{ClientStream, LINGER_TOTAL};
+use super::stream::ClientStream;
 use super::transport::Transport;
 use super::upgraded::UpgradedStream;
 use super::upload::Upload;
@@ -43,8 +44,6 @@ use crate::wire::{Body, BodyError, Buffer, Known, Request, Response, Timer, Upgr
 
 /// The start of a TLS hello: a handshake record, version 3.
 const TLS_HELLO: [u8; 2] = [22, 3];
-/// How long to wait for more bytes while closing. They are discarded: see [`Connection::close`].
-const LINGER: Duration = Duration::from_millis(super::stream::LINGER_MS);
 /// A connection that was opened or used this recently when a drain begins may send one more request
 /// for as long: the client may just be about to. One that was idle for longer is closed at once.
 pub(super) const DRAIN_GRACE: Duration = Duration::from_secs(1);
@@ -452,10 +451,24 @@ impl<H: Handler> Connection<'_, H> {
             (info.version, closes),
         );
         drop(fields);
-        if !self.send(&mut body, encoding != Encoding::Close).await? {
-            return Ok(ConnectionFate::Gone);
-        }
+        let shows_cut = encoding != Encoding::Close;
+        let sent = self.send(&mut body, shows_cut).await;
         drop(body);
+        match sent {
+            Ok(true) => {}
+            Ok(false) => return Ok(ConnectionFate::Gone),
+            Err(error) => {
+                // What the client was sent of it would be lost if it is still sending: see `close`.
+                let is_cut =
+                    matches!(error, ConnectionError::ReplyCut | ConnectionError::RequestTimeout);
+                if shows_cut && is_cut && self.outbox.is_empty() {
+                    // Or has sent all of it meanwhile.
+                    let _ = self.body_pending && self.reclaim_input();
+                    self.close().await?;
+                }
+                return Err(error);
+            }
+        }
         self.outbox.shrink();
         if let Some(Upgrade::Callback(begin)) = upgrade {
             let stream = ClientStream::new(
@@ -571,58 +584,6 @@ impl<H: Handler> Connection<'_, H> {
         };
         // The connection is closed in either case.
         self.reply(reply, info).await.map(|_| ())
-    }
-
-    /// Closes the connection so that the client can still read the last reply (nginx: lingering
-    /// close). Closing a socket with unread bytes resets the connection, and the reset may overtake
-    /// the reply: a 413 or 429 to an upload would be lost.
-    async fn close(&mut self) -> Result<Http1End, ConnectionError> {
-        // Many clients read the reply only after they have sent their whole upload, however large
-        // it is. So the time is limited, and not the number of bytes.
-        let mut until = None;
-        let expects_more = self.body_pending || self.scan.has_begun();
-        let mut shut = false;
-        self.timer.disarm();
-        poll_fn(|cx| {
-            if self.context.state.is_aborted() {
-                return Poll::Ready(());
-            }
-            if !shut {
-                // TLS sends a close_notify alert, which the client may not read.
-                match Pin::new(&mut self.client).poll_shutdown(cx) {
-                    Poll::Ready(Ok(())) => shut = true,
-                    Poll::Ready(Err(_)) => return Poll::Ready(()),
-                    Poll::Pending => return self.poll_delay(cx, self.settings.send_idle),
-                }
-                self.timer.disarm();
-            }
-            while !self.read_closed {
-                self.input.consume(usize::MAX);
-                match self.client.poll_fill(cx, &mut self.input, crate::wire::PLAIN_BYTES) {
-                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
-                    Poll::Ready(Ok(_)) => {
-                        let now = clock::monotonic();
-                        if now >= *until.get_or_insert(now + LINGER_TOTAL) {
-                            return Poll::Ready(());
-                        }
-                        self.timer.disarm();
-                    }
-                    Poll::Pending if until.is_none() && !expects_more => return Poll::Ready(()),
-                    Poll::Pending => return self.poll_delay(cx, LINGER),
-                }
-            }
-            Poll::Ready(())
-        })
-        .await;
-        Ok(Http1End::Closed)
-    }
-
-    /// Ready `wait` after the first call. [`Timer::disarm`] restarts it.
-    fn poll_delay(&mut self, cx: &mut Context<'_>, wait: Duration) -> Poll<()> {
-        if !self.timer.is_armed() {
-            self.timer.arm(clock::monotonic() + wait);
-        }
-        self.timer.poll(cx)
     }
 }
 
