@@ -563,14 +563,20 @@ impl Engine {
         }
     }
 
-    /// The servers that hold the counters, as far as they are known: a cluster's masters, or those
-    /// in the settings before any was asked. None where counters are in this process.
+    /// The servers that hold the counters: a cluster's masters, or those in the settings before any
+    /// was asked. None in this process.
     #[must_use]
     pub fn nodes(&self) -> Vec<String> {
         match self {
             Self::Embedded(_) => Vec::new(),
             Self::Redis(redis) => redis.nodes(),
         }
+    }
+
+    /// A tag on each shard that is known, with its server, which has no name in this process.
+    pub(crate) fn tags(&self) -> Vec<(String, u128)> {
+        let Self::Redis(redis) = self else { return vec![(String::new(), 0)] };
+        redis.tags()
     }
 
     /// `error` for an operator: with the nodes that it may be about, why they could not be

@@ -1,7 +1,6 @@
 //! Tries whether the store can count for this process, with counters that no request has: for an
 //! operator who asks before anything is served.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use weir_algorithms::{Every, ROWS, Written};
@@ -16,8 +15,6 @@ use crate::plan::{Algorithm, Limit, OnStoreError, Plan};
 const SCOPE: &str = "@check";
 /// The period of these counters, in milliseconds: what is not deleted soon expires.
 const PERIOD_MS: u64 = 1_000;
-/// Tags that are tried for each shard, so that each shard has one of them.
-const TAGS_PER_SHARD: usize = 64;
 
 /// Takes a unit of a limit that counts as `algorithm` does, gives it back and deletes the counter,
 /// on each shard.
@@ -31,18 +28,10 @@ pub(super) async fn probe(shared: &Arc<Shared>, algorithm: &Algorithm) -> Result
     let cell = prepared::with(shared, &scope, &plan, |prepared| {
         prepared.cell(shared, &scope, (&limit, 0), request)
     });
-    let nodes = shared.engine.nodes();
-    let mut tried = BTreeSet::new();
-    for _ in 0..TAGS_PER_SHARD * nodes.len().max(1) {
-        let key = Key { tag: new_member(), ..cell.key.clone() };
-        let shard = shared.engine.shard_of(&key);
-        if tried.insert(shard) {
-            let counted = count(shared, &limit, Cell { key, ..cell.clone() }).await;
-            counted.map_err(|error| ProbeError {
-                node: nodes.get(shard).cloned().unwrap_or_default(),
-                error,
-            })?;
-        }
+    for (node, tag) in shared.engine.tags() {
+        let key = Key { tag, ..cell.key.clone() };
+        let counted = count(shared, &limit, Cell { key, ..cell.clone() }).await;
+        counted.map_err(|error| ProbeError { node, error })?;
     }
     Ok(())
 }

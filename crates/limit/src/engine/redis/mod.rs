@@ -235,6 +235,13 @@ impl Redis {
         }
     }
 
+    /// The masters that own slots, each with a tag that it holds; none while no master is known.
+    pub(super) fn tags(&self) -> Vec<(String, u128)> {
+        let topology = self.watch.topology();
+        let masters = topology.iter().flat_map(|topology| topology.masters_with_tags());
+        masters.map(|(master, tag)| (master.address.to_string(), tag)).collect()
+    }
+
     /// Asks each master for what a take needs. Returns those that can't serve; an error if none
     /// can.
     pub(super) async fn ping(&self) -> Result<Vec<(String, Cause)>, EngineError> {
