@@ -275,7 +275,7 @@ impl Snapshot {
         {
             let decoded = decoded.map_err(|found| Refusal::BadRequest(Check::Path.wrong(found)))?;
             let other = self.find_as_read(Target { path: &decoded, ..target }, request);
-            if !self.agree(&found, &other, target.paths) {
+            if !self.agree(found.as_ref().ok(), other.as_ref().ok(), target.paths) {
                 return Err(Refusal::BadRequest(Check::Path.wrong(ESCAPED_SLASH)));
             }
         }
@@ -284,29 +284,21 @@ impl Snapshot {
 
     /// Whether two readings of a path are decided on in the same way.
     #[cold]
-    fn agree(
-        &self,
-        one: &Result<Match<'_>, RoutingError>,
-        other: &Result<Match<'_>, RoutingError>,
-        paths: Paths,
-    ) -> bool {
-        match (one, other) {
-            (Ok(one), Ok(other)) => {
-                let route = self.route(one.route);
-                let variants = route.iter().flat_map(|route| &route.variants);
-                let variants = variants.filter_map(|index| self.route(*index));
-                let mut all = route.into_iter().chain(variants);
-                let both = [&*one.parameters, &*other.parameters];
-                one.route == other.route
-                    && all.all(|route| {
-                        let decider = route.decider.as_ref();
-                        decider.is_none_or(|decider| facts::agree(&decider.queries, both, paths))
-                            && route.condition.as_ref().is_none_or(|it| it.agrees(both, paths))
-                    })
-            }
-            (Err(_), Err(_)) => true,
-            _ => false,
-        }
+    fn agree(&self, one: Option<&Match<'_>>, other: Option<&Match<'_>>, paths: Paths) -> bool {
+        let (Some(one), Some(other)) = (one, other) else {
+            return one.is_none() && other.is_none();
+        };
+        let route = self.route(one.route);
+        let variants = route.iter().flat_map(|route| &route.variants);
+        let variants = variants.filter_map(|index| self.route(*index));
+        let mut all = route.into_iter().chain(variants);
+        let both = [&*one.parameters, &*other.parameters];
+        one.route == other.route
+            && all.all(|route| {
+                let decider = route.decider.as_ref();
+                decider.is_none_or(|decider| facts::agree(&decider.queries, both, paths))
+                    && route.condition.as_ref().is_none_or(|it| it.agrees(both, paths))
+            })
     }
 
     fn find_as_read<'r>(
@@ -381,17 +373,18 @@ impl Snapshot {
         let host = if table.know_hosts() { target.authority.host() } else { "" };
         let method = &request.method;
         // Its own route leaves such requests to it.
-        let route = |found: Option<&Match<'_>>| Some(found?.route).filter(|route| *route != of);
-        let found = self.with_policy(table, host, target.path, method, taken);
+        let on_another = |found: &Match<'_>| found.route != of;
+        let found = self.with_policy(table, host, target.path, method, taken).filter(on_another);
         if target.paths.encoded_slash == EncodedSlash::Compare
             && let Some(Ok(decoded)) = path::with_decoded_slashes(target.path, target.paths)
         {
             let other = self.with_policy(table, host, &decoded, method, taken);
-            if route(other.as_ref()) != route(found.as_ref()) {
+            let other = other.as_ref().filter(|it| on_another(it));
+            if !self.agree(found.as_ref(), other, target.paths) {
                 return Err(Refusal::BadRequest(Check::Path.wrong(ESCAPED_SLASH)));
             }
         }
-        Ok(found.filter(|found| found.route != of))
+        Ok(found)
     }
 
     #[cfg(test)]

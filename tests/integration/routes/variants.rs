@@ -140,6 +140,16 @@ async fn a_variant_without_limits_leaves_other_spellings_to_a_limited_route() {
         assert_eq!(get(weir.http, target, &[("x-free", "")]).await.status, 200);
         assert_eq!(weir.metric(&series), before + 1, "{target} is for {route}");
     }
+    let escaped =
+        async |weir: &Weir| get(weir.http, "/STATIC/a%2Fb", &[("x-free", "")]).await.status;
+    assert_eq!(escaped(&weir).await, 200, "the policy reads nothing of the path");
+    let by_path = format!(
+        "[policies.pages]\nuse = \"keyed\"\nconfig.limits = [{{ {TEN}, key = \"{{path}}\" }}]"
+    );
+    let config = config.more(&by_path).text().replace("policy = \"public\"", "policy = \"pages\"");
+    let weir = Weir::start(&config);
+    assert_eq!(escaped(&weir).await, 400, "the key of the limited route depends on the slash");
+    assert_eq!(get(weir.http, "/STATIC/a", &[("x-free", "")]).await.status, 200);
 }
 
 #[tokio::test]
