@@ -26,6 +26,7 @@ mod reader;
 mod requests;
 mod routes;
 mod scripts;
+mod secrets;
 mod server;
 pub mod setting;
 mod settings;

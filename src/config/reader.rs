@@ -427,7 +427,7 @@ pub(super) fn describe(value: &DeValue<'_>) -> String {
 }
 
 pub(super) fn quoted(text: &str) -> String {
-    format!("{:?}", shortened(&super::source::without_user_infos(text)))
+    format!("{:?}", shortened(&super::secrets::without_user_infos(text)))
 }
 
 fn shortened(text: &str) -> String {

@@ -17,9 +17,10 @@ use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use toml::de::{DeTable, DeValue};
 
 use super::finding::{Finding, Mark, Span, join};
+use super::secrets::{blot, is_secret, secret_lines, user_infos, without_user_infos};
 use super::{ConfigErrors, Difference, ErrorAt, Source, Warning, drop_flat, json};
 use crate::reload::Watch;
-use crate::telemetry::{Lint, SettingError, is_credentials_header};
+use crate::telemetry::{Lint, SettingError};
 
 /// Maximum number of errors that are shown; the rest is counted.
 const SHOWN_MAX: usize = 50;
@@ -29,14 +30,6 @@ const MESSAGE_CHARS_MAX: usize = 300;
 const SETTING_BYTES_MAX: usize = 1_024;
 /// Levels of tables and arrays that are indexed. Deeper settings are marked at their parent.
 const DEPTH_MAX: usize = 64;
-/// Keys whose value is a secret, written where a `_file` or `_env` key belongs.
-const SECRET_KEYS: [&str; 4] = ["password", "key_secret", "secret", "token"];
-/// What keys end with whose value says where a secret is.
-const NAMES_A_PLACE: [&str; 2] = ["_file", "_env"];
-/// Tables of header fields that are sent on. Any of their values may be a key of the upstream's or
-/// of the collector's.
-const FIELDS_IN: [&str; 3] = [".request_headers.set.", ".request_headers.add.", ".otlp.headers."];
-
 /// Tables of a policy's configuration whose keys are digests of customers' keys, and how those
 /// begin. What begins otherwise may be a key itself.
 const DIGESTS_IN: &str = ".config.assign";
@@ -222,12 +215,7 @@ impl Page {
 
     fn of(name: &str, text: &str, spans: HashMap<String, Span>) -> Self {
         let secret = spans.iter().filter(|(path, span)| {
-            let value = text.get(span.value.clone()).unwrap_or_default();
-            let is_in = |fields: &&str| {
-                // Or in its place, where a table is expected.
-                path.contains(*fields) || path.ends_with(fields.trim_end_matches('.'))
-            };
-            FIELDS_IN.iter().any(is_in) || is_secret(path.rsplit('.').next().unwrap_or(path), value)
+            is_secret(path, text.get(span.value.clone()).unwrap_or_default())
         });
         let mut blots: Vec<Range<usize>> = secret.map(|(_, span)| span.value.clone()).collect();
         let in_digests = spans.iter().filter(|(path, span)| {
@@ -235,7 +223,7 @@ impl Page {
                 && !text.get(span.key.clone()).is_some_and(|key| key.contains(DIGEST_BEGIN))
         });
         blots.extend(in_digests.map(|(_, span)| span.key.clone()));
-        blots.extend(secret_lines(text));
+        blots.extend(secret_lines(text, DeTable::parse(text).is_err()));
         blots.extend(user_infos(text));
         Self { name: name.to_owned(), text: blot(text, &blots), spans }
     }
@@ -486,100 +474,6 @@ fn index_value(spans: &mut HashMap<String, Span>, path: &str, value: &DeValue<'_
         }
         _ => {}
     }
-}
-
-/// Whether the value of this key may be a secret. Flags and numbers are none, unless the key is for
-/// nothing else.
-fn is_secret(key: &str, value: &str) -> bool {
-    let key = key.trim().trim_matches(['"', '\'']);
-    let is_text = value.trim_start().starts_with(['"', '\'', '[']);
-    let names_a_place = NAMES_A_PLACE.iter().any(|end| key.ends_with(end));
-    SECRET_KEYS.contains(&key) || (is_text && !names_a_place && is_credentials_header(key))
-}
-
-/// Values of secret keys, found line by line, so that they are found in invalid TOML, too. The rest
-/// of the line may be part of the value.
-fn secret_lines(text: &str) -> Vec<Range<usize>> {
-    let mut start = 0;
-    let mut found = Vec::new();
-    for line in text.split('\n') {
-        let key = |at: usize| {
-            line.get(..at)
-                .unwrap_or_default()
-                .trim_end()
-                .rsplit(|c: char| c.is_whitespace() || ".{,".contains(c))
-                .next()
-        };
-        let value = |at: usize| line.get(at + 1..).unwrap_or_default();
-        if let Some((at, _)) = line
-            .match_indices('=')
-            .find(|(at, _)| key(*at).is_some_and(|key| is_secret(key, value(*at))))
-        {
-            found.push(start + at + 1..start + line.len());
-        }
-        start += line.len() + 1;
-    }
-    found
-}
-
-/// `user:password` in `scheme://user:password@host` and in `user:password@host`. A password may
-/// contain slashes, so a path with an `@` is hidden as well.
-fn user_infos(text: &str) -> Vec<Range<usize>> {
-    let ends = |c: char| c.is_whitespace() || "\"'".contains(c);
-    let mut start = 0;
-    let mut found = Vec::new();
-    for word in text.split_inclusive(ends) {
-        if let Some((info, _)) =
-            word.rsplit_once('@').filter(|(info, host)| !is_interface(info, host))
-        {
-            let scheme = info.find("://").map(|at| at + 3);
-            if scheme.is_some() || info.contains(':') {
-                found.push(start + scheme.unwrap_or(0)..start + info.len());
-            }
-        }
-        start += word.len();
-    }
-    found
-}
-
-/// Whether the word is an interface of a component, such as `weir:policy/handler@0.9.0`. What
-/// follows its `@` is a version of three numbers, which can't be a host.
-fn is_interface(name: &str, version: &str) -> bool {
-    let word = |word: &str| {
-        !word.is_empty()
-            && word
-                .bytes()
-                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
-    };
-    let name = name.trim_start_matches(|c: char| c.is_ascii_punctuation());
-    let named = name.split_once(':').is_some_and(|(space, path)| {
-        word(space) && path.contains('/') && path.split('/').all(word)
-    });
-    let digits = version.trim_end_matches(|c: char| c.is_whitespace() || "\"'`,;:.)".contains(c));
-    let numbers = digits.split('#').next().unwrap_or_default().split('.');
-    named
-        && numbers.clone().count() == 3
-        && numbers
-            .into_iter()
-            .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
-}
-
-/// A text of the file as a message may repeat it. To be called before a text is shortened, which
-/// may cut the `@` off.
-pub(super) fn without_user_infos(text: &str) -> String {
-    blot(text, &user_infos(text))
-}
-
-/// The text with stars in place of these bytes. All other bytes keep their positions.
-fn blot(text: &str, ranges: &[Range<usize>]) -> String {
-    let mut bytes = text.as_bytes().to_vec();
-    for range in ranges {
-        let inside = bytes.get_mut(range.clone()).into_iter().flatten();
-        inside.filter(|byte| **byte != b'\n' && **byte != b'\r').for_each(|byte| *byte = b'*');
-    }
-    // Ranges are whole values or lines, so they split no character. If one did, nothing would be
-    // shown.
-    String::from_utf8(bytes).unwrap_or_default()
 }
 
 /// One bounded line, without control characters and URL passwords.

@@ -84,6 +84,7 @@ fn credentials_beside_a_mistake_are_not_shown() {
         "request_headers = { add = { X-Key = [\"hunter2\", 3] } }",
         // No TOML.
         "request_headers = { set = { Authorization = \"Bearer hunter2\", x } }",
+        "request_headers = { set = { X-Upstream-Key = \"hunter2\", x } }",
     ] {
         let excerpt = parse(&format!("{MINIMAL}{fields}\n")).unwrap_err().text;
         assert!(!excerpt.contains("hunter2"), "{excerpt}");
@@ -93,6 +94,26 @@ fn credentials_beside_a_mistake_are_not_shown() {
         let excerpt = parse(&format!("{MINIMAL}{otlp}{headers}\n")).unwrap_err().text;
         assert!(!excerpt.contains("hunter2") && excerpt.contains("headers ="), "{excerpt}");
     }
+    for fields in [
+        "request_headers = {\n  add = {\n    X-Upstream-Key = [\"hunter2\"], x } }",
+        "request_headers = {\n  add = { X-Upstream-Key = [\n\"hunter2\", x ] } }",
+        "[routes.request_headers.set]\nX-Upstream-Key = \"hunter2\" x",
+        "[routes.request_headers]\nset = {\nX-Upstream-Key = \"hunter2\" x",
+        "[telemetry.otlp.headers]\nX-Upstream-Key = \"hunter2\" x",
+        // A key twice, a colon, and a value on the next line.
+        "[routes.request_headers.set]\nX-Key = \"a\"\nX-Key = \"hunter2\"",
+        "[telemetry.otlp.headers]\nx-team: \"hunter2\"",
+        "[store.redis]\npassword: \"hunter2\"",
+        "[store.redis]\npassword =\n  \"hunter2\"",
+    ] {
+        let excerpt = parse(&format!("{MINIMAL}{fields}\n")).unwrap_err().text;
+        assert!(!excerpt.contains("hunter2"), "{excerpt}");
+        assert!(excerpt.contains('*'), "{excerpt}");
+    }
+    // What follows such a section is shown.
+    let excerpt =
+        wrong("[routes.request_headers]\nset = { X = \"hunter2\" }\n[server]\nworkers = two");
+    assert!(excerpt.contains("workers = two") && !excerpt.contains("hunter2"), "{excerpt}");
     // Where a secret is may be read.
     let excerpt = wrong(&format!("{REDIS}password_file = \"absent\""));
     assert!(excerpt.contains("password_file = \"absent\""), "{excerpt}");
