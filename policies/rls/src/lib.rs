@@ -179,8 +179,11 @@ impl Rls {
             return Err("`limits`, but `overrides = false` of the policy".to_owned());
         }
         let written = Json::parse(written).map_err(|at| format!("no JSON at byte {at}"))?;
-        if written.items().any(|item| item.get("key").or(item.get("when")).is_some()) {
-            return Err("`key` or `when` in `limits`: they count by the entries".to_owned());
+        let selects = ["key", "when", "unless"];
+        if written.items().any(|item| selects.iter().any(|key| item.get(key).is_some())) {
+            return Err(
+                "`key`, `when` or `unless` in `limits`: they count by the entries".to_owned()
+            );
         }
         let limits = Limits::read(&written).map_err(|mistakes| {
             let mistakes = mistakes.under("limits").into_vec().into_iter();

@@ -134,7 +134,12 @@ async fn what_is_no_call_is_answered_with_what_was_expected() {
         ("decide", json!({ "domain": "keys", "facts": { "rls.domain": "a" } }), 400, "do not give"),
         ("take", with(user("a"), json!({ "limits": [{}] })), 400, "limits[0]"),
         ("take", user("a"), 400, "No `limits`"),
-        ("take", with(user("a"), json!({ "limits": [{ "key": "x" }] })), 400, "`key` or `when`"),
+        (
+            "take",
+            with(user("a"), json!({ "limits": [{ "key": "x" }] })),
+            400,
+            "`key`, `when` or `unless`",
+        ),
         ("decide", json!({ "domain": "flights", "entries": { "user": "a" } }), 400, "in flight"),
         ("decide", json!({ "domain": "address" }), 400, "client-ip"),
         ("settle", json!({ "id": "x" }), 404, "Nothing is held"),

@@ -138,7 +138,8 @@ impl WrittenChildren {
                 // It refuses nothing.
                 (part.debt, part.enforcement) = (None, Enforcement::Shadow);
             }
-            let selector = Selector { key: self.key.clone(), missing: self.missing, when: None };
+            let selector =
+                Selector { key: self.key.clone(), missing: self.missing, when: None, unless: None };
             parts.push((part, selector));
         }
         parts.try_into().ok()

@@ -20,7 +20,7 @@ impl Limits {
     pub fn made_of(limits: impl IntoIterator<Item = Limit>) -> Self {
         let entry = |limit| TableEntry {
             limit,
-            selector: Selector { key: None, missing: None, when: None },
+            selector: Selector { key: None, missing: None, when: None, unless: None },
             place: Place::Item,
         };
         Self { limits: limits.into_iter().map(entry).collect(), ..Self::default() }

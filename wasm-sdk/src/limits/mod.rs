@@ -20,8 +20,7 @@ use crate::digest::sha256;
 use crate::mistakes::Mistakes;
 use crate::template::ABSENT;
 use crate::{
-    Conditions, Decision, Denial, Facts, Ipv6Prefix, Json, KEY_BYTES_MAX, LIMITS_MAX, NoKey,
-    Template,
+    Decision, Denial, Facts, Ipv6Prefix, Json, KEY_BYTES_MAX, LIMITS_MAX, NoKey, Template,
 };
 use written::{Selector, Written};
 
@@ -54,7 +53,8 @@ const LEASE_OPTION: &str = "lease-ms";
 /// # conditional = true          # of "quota": false counts and reports, but never refuses
 /// # key = "{client_ip}"         # default: the policy's own key
 /// # missing = "address"         # for a request without that key; or "shared", "skip", "deny"
-/// # when = { method = "POST" }  # the requests that it counts, see [`Conditions`]; default: all
+/// # when = { method = "POST" }  # the requests that it counts, see [`Conditions`](crate::Conditions); default: all
+/// # unless = ["10.0.0.0/8"]     # the requests that it doesn't count, although `when` holds; default: none
 /// # cost = 1
 /// # shadow = false              # count and report, never refuse
 /// # refund = "never"            # when units are given back: or "unsent", "upstream_error" (also after a 5xx), "by_settle"
@@ -222,8 +222,7 @@ impl Limits {
         let selectors = || self.limits.iter().map(|entry| &entry.selector);
         let keys =
             selectors().filter_map(|selector| selector.key.as_ref()).flat_map(Template::facts);
-        let conditions =
-            selectors().filter_map(|selector| selector.when.as_ref()).flat_map(Conditions::facts);
+        let conditions = selectors().flat_map(Selector::conditions);
         // A request without a key is charged to its address by default.
         let address = selectors().any(Selector::may_lack_key).then_some(CLIENT_IP);
         keys.chain(conditions).chain(address)
@@ -264,7 +263,7 @@ impl Limits {
             let otherwise = if *place == Place::Item { Some(key) } else { child };
             if *place == Place::Item {
                 (parent, child_key) = (None, None);
-                if selector.when.as_ref().is_some_and(|when| !when.may_hold(facts)) {
+                if selector.excludes(facts) {
                     continue;
                 }
             } else if parent.is_none() {

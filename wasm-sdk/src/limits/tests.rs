@@ -495,6 +495,34 @@ fn a_limit_is_about_the_requests_that_its_conditions_name() {
 }
 
 #[test]
+fn a_limit_leaves_out_the_requests_that_certainly_meet_its_exceptions() {
+    let limits = read(&format!(
+        r#"{{"limits": [{{"name": "outside", {GCRA}, "unless": ["10.0.0.0/8", {{"header.x-internal": "yes"}}]}},
+                        {{"name": "writes", {GCRA}, "when": {{"method": "POST"}}, "unless": {{"path": "/status/*"}}}}]}}"#
+    ));
+    assert_eq!(
+        limits.facts().collect::<Vec<_>>(),
+        ["client-ip", "header.x-internal", "method", "path"]
+    );
+    let names = |facts: &[(&str, &str)]| {
+        let facts: Vec<_> =
+            facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let charged = limits.charge("own", &Facts::new(&facts)).unwrap();
+        charged.into_iter().map(|limit| limit.name).collect::<Vec<_>>()
+    };
+    let (inside, outside) = (("client-ip", "10.1.1.1"), ("client-ip", "192.0.2.1"));
+    let post = ("method", "POST");
+    assert_eq!(names(&[outside, post, ("path", "/a")]), ["outside", "writes"]);
+    assert_eq!(names(&[inside, post, ("path", "/a")]), ["writes"]);
+    assert_eq!(names(&[inside, post, ("path", "/status/a")]), Vec::<String>::new());
+    // A spelling that may be another path's, and a value that a client may have added.
+    assert_eq!(names(&[inside, post, ("path", "/STATUS/a")]), ["writes"]);
+    let internal = ("header.x-internal", "yes");
+    assert_eq!(names(&[outside, internal]), Vec::<String>::new());
+    assert_eq!(names(&[outside, internal, ("header.x-internal", "no")]), ["outside"]);
+}
+
+#[test]
 fn settings_that_a_limit_does_not_write_are_the_policys() {
     let limits = read(&format!(
         r#"{{"limits": [{{"name": "a", {GCRA}}}, {{"name": "b", {GCRA}, "key": "{{path}}", "missing": "skip"}}, {{"name": "c", {GCRA}, "key": "{{header.c}}"}}]}}"#

@@ -16,10 +16,10 @@ use crate::limits::missing::{self, Missing};
 use crate::limits::period::{self, DELAY, LEASE, PERIOD, Period};
 use crate::mistakes::{Mistakes, message};
 use crate::names::{NAME_EXPECTED, is_name};
-use crate::{Conditions, Enforcement, Json, Limit, Template};
+use crate::{Conditions, Enforcement, Facts, Json, Limit, Template};
 
 /// Their names, in the order in which messages list them.
-const FIELDS: [&str; 27] = [
+const FIELDS: [&str; 28] = [
     "name",
     "algorithm",
     "quota",
@@ -38,6 +38,7 @@ const FIELDS: [&str; 27] = [
     "key",
     "missing",
     "when",
+    "unless",
     "cost",
     "shadow",
     "refund",
@@ -76,6 +77,7 @@ pub(super) struct Written {
     key: Option<Template>,
     missing: Option<Missing>,
     when: Option<Conditions>,
+    unless: Option<Conditions>,
     pub(super) cost: u64,
     shadow: bool,
     refund: Option<types::Refund>,
@@ -96,9 +98,21 @@ pub(super) struct Selector {
     pub(super) key: Option<Template>,
     pub(super) missing: Option<Missing>,
     pub(super) when: Option<Conditions>,
+    pub(super) unless: Option<Conditions>,
 }
 
 impl Selector {
+    /// Whether a request certainly is none that the limit counts.
+    pub(super) fn excludes(&self, facts: &Facts) -> bool {
+        self.when.as_ref().is_some_and(|when| !when.may_hold(facts))
+            || self.unless.as_ref().is_some_and(|unless| unless.hold(facts))
+    }
+
+    /// The facts that its conditions read.
+    pub(super) fn conditions(&self) -> impl Iterator<Item = &str> {
+        self.when.iter().chain(&self.unless).flat_map(Conditions::facts)
+    }
+
     /// Whether the client's address may be in the key, or stand for it.
     pub(super) fn may_need_address(&self) -> bool {
         self.may_lack_key()
@@ -283,6 +297,7 @@ impl Written {
             "key" => self.key = Some(Template::parse(&text(value)?)?),
             "missing" => self.missing = Some(missing::read(value)?),
             "when" => self.when = Some(Conditions::read(value)?),
+            "unless" => self.unless = Some(Conditions::read(value)?),
             "cost" => self.cost = number(value)?,
             "shadow" => self.shadow = flag(value)?,
             "refund" => {
@@ -389,7 +404,8 @@ impl Written {
         if report.found {
             return None;
         }
-        let selector = Selector { key: self.key, missing: self.missing, when: self.when };
+        let selector =
+            Selector { key: self.key, missing: self.missing, when: self.when, unless: self.unless };
         Some((limit, selector, children))
     }
 }

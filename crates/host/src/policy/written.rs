@@ -18,7 +18,7 @@ const ERRORS_MAX: usize = 32;
 const METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
 /// The settings whose values are conditions on requests.
-const CONDITIONS: [&str; 2] = ["when", "bypass"];
+const CONDITIONS: [&str; 3] = ["when", "unless", "bypass"];
 /// Families of facts. Their members may have any name, even `method`.
 const FAMILIES: [&str; 4] = ["header", "cookie", "query", "path"];
 

@@ -168,7 +168,9 @@ impl WrittenLimit<'_> {
             && !is_settled(self)
             && !is_settled(other)
             && self.shares(other, &["key", "missing", "cost"])
-            && (!self.table.contains_key("when") || self.shares(other, &["when"]))
+            && ["when", "unless"]
+                .iter()
+                .all(|key| !self.table.contains_key(*key) || self.shares(other, &[*key]))
             // Messages of WebSockets are charged to limits that say so alone.
             && (!other.table.contains_key("messages") || self.table.contains_key("messages"))
             && (self.refund().is_none() || self.refund() == other.refund())
@@ -204,7 +206,7 @@ fn compare(limits: &[WrittenLimit<'_>], lints: &mut Vec<Lint>) {
 
 /// Whether `loose` never refuses what `strict` lets through.
 fn beats(strict: &WrittenLimit<'_>, loose: &WrittenLimit<'_>) -> bool {
-    let together = strict.shares(loose, &["when"]) && strict.refund() == loose.refund();
+    let together = strict.shares(loose, &["when", "unless"]) && strict.refund() == loose.refund();
     never_refuses(&loose.algorithm, &strict.algorithm, together)
 }
 

@@ -90,6 +90,7 @@ fn limits_that_each_refuse_something_are_left_alone() {
     for other in [
         r#""key": "{path}""#,
         r#""when": {"method": "POST"}"#,
+        r#""unless": "10.0.0.0/8""#,
         r#""shadow": true"#,
         r#""cost": 2"#,
         r#""refund": "unsent""#,
@@ -102,7 +103,12 @@ fn limits_that_each_refuse_something_are_left_alone() {
     assert_eq!(lints(&[&format!("{SECOND}, {messages}"), MINUTE]), []);
     one(&[SECOND, &format!("{MINUTE}, {messages}")], "useless-limit", "[0].quota", "[1].quota");
     // The looser one may be for some requests only, or count only.
-    for own in [r#""when": {"method": "POST"}"#, r#""shadow": true"#, r#""refund": "unsent""#] {
+    for own in [
+        r#""when": {"method": "POST"}"#,
+        r#""unless": "10.0.0.0/8""#,
+        r#""shadow": true"#,
+        r#""refund": "unsent""#,
+    ] {
         let loose = format!("{SECOND}, {own}");
         one(&[&loose, MINUTE], "useless-limit", "[0].quota", "[1].quota");
     }
