@@ -52,6 +52,19 @@ fn steps() -> Vec<Step> {
         Step { at_once: true, more: 1, ..step("/both", 9, 6) },
         // The place in the burst is for a third of a second, which is no whole number of anything.
         Step { at_once: true, ..step("/third", 5, 2) },
+        // Here is nobody whom the `geo` excepts, and the other one excepts this machine.
+        step("/outside", 8, 2),
+        step("/inside", 8, 8),
+        // The plan of the `map` is counted, or not counted.
+        Step { fields: &[("x-plan", "free")], ..step("/free-plan", 8, 2) },
+        Step { fields: &[("x-plan", "gold")], ..step("/free-plan", 8, 8) },
+        step("/free-plan", 8, 8),
+        Step { fields: &[("x-plan", "gold")], ..step("/but-gold", 8, 8) },
+        Step { fields: &[("x-plan", "free")], ..step("/but-gold", 8, 2) },
+        // The key, or the address of those without one.
+        Step { fields: &[("x-api-key", "a")], ..step("/key-or-address", 8, 2) },
+        step("/key-or-address", 8, 2),
+        Step { fields: &[("x-api-key", "b")], ..step("/key-or-address", 8, 2) },
         // Answered before anything is counted.
         step("/ping", 50, 50),
         step("/free", 50, 50),
@@ -86,6 +99,18 @@ async fn a_configuration_of_nginx_decides_alike_in_weir() {
          limit_req_zone $binary_remote_addr zone=third:1m rate=3r/s;
          limit_req_zone $binary_remote_addr zone=slow:1m rate=10r/s;
          limit_req_zone $binary_remote_addr zone=both:1m rate=10r/s;
+         geo $far {{ default 1; 10.0.0.0/8 0; }}
+         geo $near {{ 127.0.0.0/8 here; }}
+         map $far $far_key {{ 0 \"\"; 1 $binary_remote_addr; }}
+         map $near $near_key {{ default $binary_remote_addr; HERE \"\"; }}
+         map $http_x_plan $free_key {{ free $binary_remote_addr; }}
+         map $http_x_plan $no_gold {{ default $binary_remote_addr; gold \"\"; }}
+         map $http_x_api_key $any_key {{ default $http_x_api_key; \"\" $binary_remote_addr; }}
+         limit_req_zone $far_key zone=far:1m rate=1r/m;
+         limit_req_zone $near_key zone=near:1m rate=1r/m;
+         limit_req_zone $free_key zone=free:1m rate=1r/m;
+         limit_req_zone $no_gold zone=gold:1m rate=1r/m;
+         limit_req_zone $any_key zone=any:1m rate=1r/m;
          limit_req_status 429;
          upstream api {{ server {api}; }}
          server {{
@@ -100,6 +125,11 @@ async fn a_configuration_of_nginx_decides_alike_in_weir() {
              location /keys/ {{ limit_req zone=keys burst=2 nodelay; proxy_pass http://api; }}
              location = /slow {{ limit_req zone=slow burst=5; proxy_pass http://api; }}
              location = /both {{ limit_req zone=both burst=5 delay=1; proxy_pass http://api; }}
+             location = /outside {{ limit_req zone=far burst=1 nodelay; proxy_pass http://api; }}
+             location = /inside {{ limit_req zone=near burst=1 nodelay; proxy_pass http://api; }}
+             location = /free-plan {{ limit_req zone=free burst=1 nodelay; proxy_pass http://api; }}
+             location = /but-gold {{ limit_req zone=gold burst=1 nodelay; proxy_pass http://api; }}
+             location = /key-or-address {{ limit_req zone=any burst=1 nodelay; proxy_pass http://api; }}
              location = /free {{ limit_req zone=keys burst=2; proxy_pass http://{api}/; }}
          }}"
     ));

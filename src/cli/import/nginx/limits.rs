@@ -5,14 +5,16 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use super::Notes;
+use super::keys::{Key, key};
+use super::maps::{Maps, Selection};
 use crate::cli::import::directives::Directive;
 use crate::cli::written::{plain, string, unique};
-use crate::plan::is_reserved_field;
 
 /// All limits that locations use.
 #[derive(Debug)]
-pub(super) struct Limits {
+pub(super) struct Limits<'a> {
     zones: Vec<Zone>,
+    maps: Maps<'a>,
     used: Vec<Limit>,
     names: HashSet<String>,
 }
@@ -33,17 +35,10 @@ struct Limit {
     name: String,
     zone: String,
     key: Key,
+    /// All requests, without one.
+    selection: Option<Selection>,
     counts: Counts,
     shadow: bool,
-}
-
-/// A template, and what is done without such a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Key {
-    text: String,
-    missing: &'static str,
-    /// It has a field in which a proxy names its client, and that client's address for it.
-    names_proxy: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +55,8 @@ pub(super) struct Policy {
     pub(super) limits: Vec<(String, String)>,
 }
 
-impl Limits {
-    pub(super) fn read(http: &[Directive]) -> Self {
+impl<'a> Limits<'a> {
+    pub(super) fn read(http: &'a [Directive]) -> Self {
         let zone = |directive: &Directive| {
             let rate = match directive.name.as_str() {
                 "limit_req_zone" => Some(directive.value("rate").and_then(rate)?),
@@ -72,7 +67,7 @@ impl Limits {
             Some(Zone { name, key: directive.word(0).to_owned(), rate })
         };
         let zones = http.iter().filter_map(zone).collect();
-        Self { zones, used: Vec::new(), names: HashSet::new() }
+        Self { zones, maps: Maps::read(http), used: Vec::new(), names: HashSet::new() }
     }
 
     /// The names of the limits of a location: its own, or those around it where it has none, as
@@ -119,7 +114,8 @@ impl Limits {
             notes.add(directive, "LEFT OUT: found no such zone with a rate such as 10r/s or 30r/m");
             return None;
         };
-        let key = match key(&zone.key, server) {
+        let of_map = self.maps.key(&zone.key, server);
+        let (key, selection) = match of_map.unwrap_or_else(|| Ok((key(&zone.key, server)?, None))) {
             Ok(key) => key,
             Err(why) => {
                 notes.add(directive, &format!("LEFT OUT, nothing is limited by it: {why}"));
@@ -132,6 +128,12 @@ impl Limits {
                 "counts by {client_ip}: a proxy's word for it holds if `server.trusted_proxies` has that proxy; from anybody else Weir removes the field",
             );
         }
+        if selection.as_ref().is_some_and(Selection::has_cases) {
+            notes.add(
+                directive,
+                "nginx compares the values of its `map` in any case, and Weir as they are written: what comes in another case is not among them",
+            );
+        }
         let counts = match (zone.rate, directive.word(1).parse()) {
             (Some(rate), _) => requests(directive, rate),
             (None, Ok(count)) => Counts::Places(count),
@@ -141,7 +143,7 @@ impl Limits {
             }
         };
         let zone = zone.name.clone();
-        let mut limit = Limit { name: String::new(), zone, key, counts, shadow };
+        let mut limit = Limit { name: String::new(), zone, key, selection, counts, shadow };
         let same = self.used.iter().find(|one| {
             limit.name.clone_from(&one.name);
             **one == limit
@@ -158,6 +160,11 @@ impl Limits {
         limit.name = unique(&plain(named, "limit"), &mut self.names);
         self.used.push(limit);
         self.used.last().map(|limit| limit.name.clone())
+    }
+
+    /// Notes what no limit needed.
+    pub(super) fn note_unused(&self, notes: &mut Notes) {
+        self.maps.note_unused(notes);
     }
 
     /// The limits of all routes, those in one policy that some route has together.
@@ -227,7 +234,12 @@ impl Limit {
             String::new()
         };
         let shadow = if self.shadow { ", shadow = true" } else { "" };
-        format!("name = {}, {counts}, key = {}{missing}{shadow}", string(&self.name), string(key))
+        let of = self.selection.as_ref().map(Selection::text).unwrap_or_default();
+        format!(
+            "name = {}, {counts}, key = {}{missing}{of}{shadow}",
+            string(&self.name),
+            string(key)
+        )
     }
 }
 
@@ -274,137 +286,9 @@ fn rate(text: &str) -> Option<(u64, &'static str)> {
     }
 }
 
-/// A key of nginx as a template of Weir's. nginx counts a request unless its whole key is empty.
-fn key(key: &str, server: &str) -> Result<Key, String> {
-    let mut text = String::new();
-    let (mut rest, mut variables) = (key, 0);
-    let (mut has_address, mut names_proxy) = (false, false);
-    if key.contains(['{', '}']) && !key.contains("${") {
-        return Err("a template can't have braces".to_owned());
-    }
-    while let Some((before, after)) = rest.split_once('$') {
-        text.push_str(before);
-        let (name, next) = match after.strip_prefix('{').and_then(|inner| inner.split_once('}')) {
-            Some(braced) => braced,
-            None => {
-                let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-                after.split_at(after.find(|letter| !is_part(letter)).unwrap_or(after.len()))
-            }
-        };
-        if name.eq_ignore_ascii_case("server_name") {
-            text.push_str(server);
-        } else {
-            names_proxy |= is_address_of_proxy(&name.to_ascii_lowercase());
-            let fact = fact(name).ok_or_else(|| format!("Weir has no fact for ${name}"))?;
-            has_address |= fact == "{client_ip}";
-            text.push_str(&fact);
-            variables += 1;
-        }
-        rest = next;
-    }
-    text.push_str(rest);
-    if text.is_empty() {
-        return Err("found an empty key".to_owned());
-    }
-    let is_alone = variables == 1 && text.starts_with('{') && text.ends_with('}');
-    let missing = match (is_alone, has_address) {
-        (true, _) => "skip",
-        (false, true) => "address",
-        (false, false) => "shared",
-    };
-    Ok(Key { text, missing, names_proxy })
-}
-
-/// Fields that Weir removes from what a client sends, or that belong to a connection: a policy does
-/// not see them.
-fn is_removed(field: &str) -> bool {
-    const REMOVED: &[&str] = &["forwarded", "keep-alive", "proxy-connection"];
-    let is_of_connection = is_reserved_field(field) && field != "host" && field != "content-length";
-    REMOVED.contains(&field) || field.starts_with("x-forwarded-") || is_of_connection
-}
-
-/// Whether a variable is what a proxy says of its client's address.
-fn is_address_of_proxy(variable: &str) -> bool {
-    ["http_x_forwarded_for", "http_x_real_ip"].contains(&variable)
-}
-
-/// The fact of a variable, in braces. nginx ignores the case of a variable's name.
-pub(super) fn fact(variable: &str) -> Option<String> {
-    let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-    if !variable.chars().all(is_part) {
-        return None;
-    }
-    let lower = variable.to_ascii_lowercase();
-    let name = match lower.as_str() {
-        "binary_remote_addr" | "remote_addr" => "client_ip".to_owned(),
-        address if is_address_of_proxy(address) => "client_ip".to_owned(),
-        "host" => "host".to_owned(),
-        // A client can add any port.
-        "http_host" => "authority".to_owned(),
-        "uri" | "document_uri" => "path".to_owned(),
-        "args" | "query_string" => "query".to_owned(),
-        "request_method" => "method".to_owned(),
-        "scheme" => "scheme".to_owned(),
-        "ssl_server_name" => "tls.sni".to_owned(),
-        "ssl_client_s_dn" => "tls.client.subject".to_owned(),
-        _ => {
-            let (kind, rest) = lower.split_once('_')?;
-            match kind {
-                "http" => {
-                    let field = rest.replace('_', "-");
-                    if is_removed(&field) {
-                        return None;
-                    }
-                    format!("header.{field}")
-                }
-                // As they are written: Weir compares these names itself.
-                "arg" | "cookie" => format!(
-                    "{}.{}",
-                    if kind == "arg" { "query" } else { kind },
-                    variable.split_once('_')?.1
-                ),
-                _ => return None,
-            }
-        }
-    };
-    Some(format!("{{{name}}}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_key_of_variables_is_a_template() {
-        for (written, expected, missing) in [
-            ("$binary_remote_addr", "{client_ip}", "skip"),
-            ("$http_x_api_key", "{header.x-api-key}", "skip"),
-            ("$binary_remote_addr$http_x_api_key", "{client_ip}{header.x-api-key}", "address"),
-            ("a:${arg_user}$cookie_s!", "a:{query.user}{cookie.s}!", "shared"),
-            ("$host$uri", "{host}{path}", "shared"),
-            ("$http_host", "{authority}", "skip"),
-            ("$http_X_Api_Key", "{header.x-api-key}", "skip"),
-            ("$Remote_Addr", "{client_ip}", "skip"),
-            ("$http_x_forwarded_for", "{client_ip}", "skip"),
-            ("${http_X_Real_IP}", "{client_ip}", "skip"),
-            ("$Arg_userId", "{query.userId}", "skip"),
-            ("$server_name", "api.example", "shared"),
-            ("all", "all", "shared"),
-        ] {
-            let key = key(written, "api.example").unwrap();
-            assert_eq!((key.text.as_str(), key.missing), (expected, missing), "{written}");
-        }
-        for name in
-            ["geo", "http_x_forwarded_proto", "http_forwarded", "http_connection", "http_te"]
-        {
-            let error = format!("Weir has no fact for ${name}");
-            assert_eq!(key(&format!("${name}"), "").unwrap_err(), error);
-        }
-        assert_eq!(fact("http_x$remote_addr"), None);
-        assert!(
-            key("", "").is_err() && key("$server_name", "").is_err() && key("{x}", "").is_err()
-        );
-    }
 
     #[test]
     fn what_nginx_delays_and_what_it_refuses_is_kept_apart() {
@@ -414,7 +298,7 @@ mod tests {
             let counts = requests(&Directive { place, name, words, block: None }, rate);
             let key = Key { text: "{client_ip}".to_owned(), missing: "skip", names_proxy: false };
             let (name, zone) = (String::new(), String::new());
-            Limit { name, zone, key, counts, shadow: false }.text(refuses)
+            Limit { name, zone, key, selection: None, counts, shadow: false }.text(refuses)
         };
         let second = (10, "1s");
         let of = |algorithm: &str, quota: u64, burst: u64, rest: &str| {

@@ -5,8 +5,10 @@
 mod expressions;
 mod guards;
 mod headers;
+mod keys;
 mod limits;
 mod locations;
+mod maps;
 mod real_ip;
 mod routes;
 mod servers;
@@ -60,6 +62,7 @@ const NEEDLESS: &[&str] = &[
 ];
 /// What is read in another place.
 const READ: &[&str] = &[
+    "geo",
     "limit_conn",
     "limit_conn_dry_run",
     "limit_conn_status",
@@ -70,6 +73,7 @@ const READ: &[&str] = &[
     "limit_req_zone",
     "listen",
     "location",
+    "map",
     "proxy_pass",
     "proxy_set_header",
     "real_ip_header",
@@ -146,6 +150,7 @@ pub(super) fn import(directives: &[Directive]) -> Result<Imported, String> {
         // All servers only send clients to HTTPS, and a configuration needs a route.
         routes.push(Route::closed(&mut names, Vec::new()));
     }
+    limits.note_unused(&mut notes);
     let proxies = real_ip::trusted(inside, &servers, &mut notes);
     let general = General {
         proxies,
@@ -169,7 +174,7 @@ fn written(
     General { proxies, limits: server_limits, timeouts }: &General,
     listeners: &[Listener],
     upstreams: &Upstreams,
-    limits: &Limits,
+    limits: &Limits<'_>,
     mut routes: Vec<Route>,
     mut notes: Notes,
 ) -> Imported {

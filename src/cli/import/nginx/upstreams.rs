@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use super::Notes;
-use super::limits::fact;
+use super::keys::fact;
 use crate::cli::import::directives::Directive;
 use crate::cli::written::{plain, string, unique};
 

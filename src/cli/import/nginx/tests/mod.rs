@@ -1,5 +1,7 @@
 //! What a configuration that was made of nginx's does with requests, and what is said of the rest.
 
+mod maps;
+
 use std::time::Duration;
 
 use super::import;
