@@ -187,7 +187,9 @@ impl Cases {
             }
         }
         if values.is_empty() {
-            return Ok((key, None));
+            // An address is never like such a value.
+            let is_nobody = "its key is empty for all clients";
+            return if is_except { Ok((key, None)) } else { Err(is_nobody.to_owned()) };
         }
         if values.len() > VALUES_MAX {
             return Err(format!("it depends on more than {VALUES_MAX} values"));

@@ -111,6 +111,7 @@ fn a_limit_by_a_map_that_weir_can_not_write_is_left_out_with_the_reason() {
             "geo $k { default $remote_addr; 10.0.0.0/8 ''; 10.1.0.0/16 $remote_addr; }",
             "10.1.0.0/16 is excepted from 10.0.0.0/8",
         ),
+        ("map $remote_addr $k { 10.0.0.0/8 $remote_addr; }", "its key is empty for all clients"),
         ("map $http_x_a $k { '' $http_x_a; default $remote_addr; }", "keys of two kinds"),
         ("map $binary_remote_addr $k { default $remote_addr; 10.0.0.1 ''; }", "is no text"),
         ("geo $binary_remote_addr $k { default $remote_addr; }", "is no text"),
