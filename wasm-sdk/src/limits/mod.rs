@@ -53,8 +53,8 @@ const LEASE_OPTION: &str = "lease-ms";
 /// # conditional = true          # of "quota": false counts and reports, but never refuses
 /// # key = "{client_ip}"         # default: the policy's own key
 /// # missing = "address"         # for a request without that key; or "shared", "skip", "deny"
-/// # when = { method = "POST" }  # the requests that it counts, see [`Conditions`](crate::Conditions); default: all
-/// # unless = ["10.0.0.0/8"]     # the requests that it doesn't count, although `when` holds; default: none
+/// # when = { method = "POST" }  # the requests that it counts (`Conditions`); default: all
+/// # unless = ["10.0.0.0/8"]     # the requests that it doesn't count; default: none
 /// # cost = 1
 /// # shadow = false              # count and report, never refuse
 /// # refund = "never"            # when units are given back: or "unsent", "upstream_error" (also after a 5xx), "by_settle"
