@@ -150,6 +150,7 @@ fn spawn(
 ) -> Result<JoinHandle<()>, StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .on_thread_unpark(clock::woke_up)
         .build()
         .map_err(StartError::Worker)?;
     let body = move || {

@@ -6,7 +6,7 @@
 //! [`RouteHandle`](super::handle::RouteHandle), so that a long stream does not keep an old
 //! configuration alive.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::{HeaderMap, StatusCode};
 
@@ -188,7 +188,7 @@ impl RequestContext {
         reply::add_fields(&mut reply.fields, self.reply_to());
         let bytes = reply.body.length().unwrap_or_default();
         let ending = self.ending();
-        self.finish(End { ending, bytes, tunnelled: None });
+        self.finish_own(End { ending, bytes, tunnelled: None });
         forward_auth::map_status(serves, &mut reply);
         reply
     }
@@ -209,7 +209,7 @@ impl RequestContext {
         self.answer.answered(status.as_u16(), &self.routed);
         let bytes = reply.body.length().unwrap_or_default();
         let ending = if refusal.is_none() { Ending::Completed } else { Ending::Unsent };
-        self.finish(End { ending, bytes, tunnelled: None });
+        self.finish_own(End { ending, bytes, tunnelled: None });
         reply
     }
 
@@ -228,7 +228,7 @@ impl RequestContext {
         self.answer.answered(reply.status.as_u16(), &self.routed);
         reply::add_fields(&mut reply.fields, self.reply_to());
         let bytes = reply.body.length().unwrap_or_default();
-        self.finish(End { ending: Ending::Completed, bytes, tunnelled: None });
+        self.finish_own(End { ending: Ending::Completed, bytes, tunnelled: None });
         reply
     }
 
@@ -263,11 +263,22 @@ impl RequestContext {
         if self.routed.handle.is_cut() { "shutdown" } else { sent::CLIENT_GONE }
     }
 
+    /// Ends the request, which is over when this is called.
     fn finish(&mut self, end: End) {
+        self.finish_at(clock::monotonic(), end);
+    }
+
+    /// Ends a request that Weir has answered itself: what has worked since the last look at the
+    /// clock is its reply, which takes a microsecond.
+    fn finish_own(&mut self, end: End) {
+        self.finish_at(clock::recent(), end);
+    }
+
+    fn finish_at(&mut self, now: Instant, end: End) {
         if std::mem::replace(&mut self.finished, true) {
             return;
         }
-        let took = clock::monotonic().saturating_duration_since(self.received.started);
+        let took = now.saturating_duration_since(self.received.started);
         let settled = self.settle(&end, took);
         record::publish(&self.record(&end, took, settled.as_ref()));
     }

@@ -9,6 +9,7 @@ mod throttle;
 
 pub use throttle::LogThrottle;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -102,7 +103,46 @@ impl Clock {
 #[must_use]
 #[inline]
 pub fn monotonic() -> Instant {
-    Instant::now()
+    let now = Instant::now();
+    if LAST_READ.get() != LastRead::Untracked {
+        LAST_READ.set(LastRead::At(now));
+    }
+    now
+}
+
+/// The monotonic clock as this thread has last read it since it woke up: for an instant that may be
+/// taken for a little earlier than it is, by what the thread has worked meanwhile. A look at the
+/// clock takes as long as a hundred instructions, and a request would take eight of them.
+///
+/// On a thread that does not call [`woke_up`] it is [`monotonic`].
+#[must_use]
+#[inline]
+pub fn recent() -> Instant {
+    match LAST_READ.get() {
+        LastRead::At(then) => then,
+        LastRead::NotSinceSleep | LastRead::Untracked => monotonic(),
+    }
+}
+
+/// What this thread has read of the clock is of before it slept. To be called each time that it has
+/// waited for something to do.
+#[inline]
+pub fn woke_up() {
+    LAST_READ.set(LastRead::NotSinceSleep);
+}
+
+thread_local! {
+    static LAST_READ: Cell<LastRead> = const { Cell::new(LastRead::Untracked) };
+}
+
+/// When a thread has read the monotonic clock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LastRead {
+    /// It does not say when it sleeps.
+    Untracked,
+    /// Not since it woke up.
+    NotSinceSleep,
+    At(Instant),
 }
 
 /// Microseconds on a clock that never steps and goes on while the machine sleeps
@@ -149,6 +189,24 @@ mod tests {
         clone.set(5);
         assert_eq!(clock.wall_us(), 5);
         assert!(clock.waits() && Clock::system().waits() && !Clock::simulated_at(5).waits());
+    }
+
+    #[test]
+    fn a_recent_instant_is_read_once_after_each_sleep() {
+        let beside = |last: fn() -> Instant| {
+            let before = Instant::now();
+            last() >= before
+        };
+        assert!(beside(recent) && beside(recent), "a thread that does not tell when it sleeps");
+        woke_up();
+        assert!(beside(recent));
+        let read = recent();
+        assert_eq!(recent(), read);
+        let later = monotonic();
+        assert_eq!(recent(), later);
+        assert!(later >= read);
+        woke_up();
+        assert!(beside(recent));
     }
 
     #[test]

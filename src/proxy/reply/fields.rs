@@ -14,9 +14,6 @@
 //! that are only looked at (cost 0) and limits that were not measured (`unmeasured`) are not
 //! reported. An upstream's own members are kept beside ours.
 //!
-//! What a script's quota is, only the script knows: it has no member in `RateLimit-Policy`, and no
-//! `X-RateLimit-Limit`.
-//!
 //! `weir-held` are units that requests under way have reserved: after a refusal they tell whether
 //! the allowance is spent, or only in use.
 

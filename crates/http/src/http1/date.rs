@@ -1,32 +1,37 @@
 //! The `Date` field of a reply that has none (RFC 9110, 6.6.1), formatted once a second.
 
 use std::cell::Cell;
+use std::time::{Duration, Instant};
 
-use crate::clock::Clock;
+use crate::clock::{self, Clock};
 
 /// `Sun, 06 Nov 1994 08:49:37 GMT`.
 type Text = [u8; 29];
 
 thread_local! {
-    /// The last second that was formatted, and its text.
-    static SECOND: Cell<(i64, Text)> = const { Cell::new((i64::MIN, *b"Thu, 01 Jan 1970 00:00:00 GMT")) };
+    /// The text of the last second that was formatted, and when the next one begins.
+    static SECOND: Cell<(Option<Instant>, Text)> =
+        const { Cell::new((None, *b"Thu, 01 Jan 1970 00:00:00 GMT")) };
 }
 
+/// The date. If the wall clock is set, it is that of before for up to a second.
 pub(super) fn now() -> Text {
-    let second = Clock::system().wall_us().div_euclid(1_000_000);
-    let (known, text) = SECOND.get();
-    if known == second {
+    let now = clock::recent();
+    let (until, text) = SECOND.get();
+    if until.is_some_and(|until| now < until) {
         return text;
     }
-    let time =
-        std::time::UNIX_EPOCH + std::time::Duration::from_secs(u64::try_from(second).unwrap_or(0));
+    let wall_us = Clock::system().wall_us();
+    let (second, us) = (wall_us.div_euclid(1_000_000), wall_us.rem_euclid(1_000_000));
+    let time = std::time::UNIX_EPOCH + Duration::from_secs(u64::try_from(second).unwrap_or(0));
     let mut text = text;
     let written = httpdate::fmt_http_date(time);
     // It has 29 bytes until the year 10,000.
     if written.len() == text.len() {
         text.copy_from_slice(written.as_bytes());
     }
-    SECOND.set((second, text));
+    let left = Duration::from_micros(1_000_000_u64.saturating_sub(us.unsigned_abs()));
+    SECOND.set((Some(now + left), text));
     text
 }
 

@@ -170,7 +170,7 @@ pub(super) fn put(mut connection: Box<Http1Connection>) {
     if connection.upstream.is_closed() {
         return;
     }
-    connection.idle_since = clock::monotonic();
+    connection.idle_since = clock::recent();
     // While the thread ends its thread-locals are gone. The closure then drops the connection.
     let begin_to_sweep = POOLS.try_with(|pools| {
         let mut pools = pools.borrow_mut();

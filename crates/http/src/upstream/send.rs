@@ -296,7 +296,7 @@ impl<'a> Exchange<'a> {
     }
 
     async fn try_h1(&mut self, permit: &mut RequestPermit) -> Attempt {
-        let mut now = clock::monotonic();
+        let mut now = clock::recent();
         permit.begin(now);
         for attempt in 0..=REUSE_TRIES_MAX {
             let reuse = attempt < REUSE_TRIES_MAX && !self.fresh;

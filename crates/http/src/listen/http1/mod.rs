@@ -212,7 +212,7 @@ impl<H: Handler> Connection<'_, H> {
         }
         if *begun_before != Some(begun) {
             *begun_before = Some(begun);
-            let now = clock::monotonic();
+            let now = clock::recent();
             if begun {
                 self.context.state.mark_busy();
             } else {
