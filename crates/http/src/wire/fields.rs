@@ -21,6 +21,11 @@ const SPARE_BYTES_MAX: usize = 16 << 10;
 const BLOCK_BYTES: usize = 1 << 10;
 const BLOCK_LINES: usize = 24;
 
+/// Fields whose values hardly ever come twice. In HPACK's table they would displace the others, and
+/// h2 compares each with all values that the table has under the name. The only other form that it
+/// writes is the never-indexed one (RFC 7541, 6.2.3), which whoever passes the field on keeps.
+const UNIQUE: KnownSet = KnownSet::of(&[Known::RequestId, Known::TraceParent, Known::RateLimit]);
+
 thread_local! {
     #[allow(clippy::vec_box, reason = "a block is handed on as its box")]
     static SPARE: RefCell<Vec<Box<Block>>> = const { RefCell::new(Vec::new()) };
@@ -289,14 +294,22 @@ impl Fields {
         out.extend_from_slice(run.of(text));
     }
 
-    /// The fields as a map, for HTTP/2. Fields that are not valid there are left out.
+    /// The fields as a map, for HTTP/2. Fields that are not valid there are left out, and those of
+    /// [`UNIQUE`] are marked so that their values don't get into HPACK's table.
     #[must_use]
     pub fn to_map(&self) -> HeaderMap {
-        let mut map = HeaderMap::with_capacity(self.block().lines.len());
-        for (name, value) in self.iter() {
-            if let (Ok(name), Ok(value)) =
-                (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
-            {
+        let Block { text, lines, .. } = self.block();
+        let mut map = HeaderMap::with_capacity(lines.len());
+        for line in self.lines() {
+            // A known name need not be checked, hashed for its number and, if `http` does not know
+            // it, allocated.
+            let name = match line.known.header_name() {
+                Some(known) => Ok(known.clone()),
+                None => HeaderName::from_bytes(line.name(text)),
+            };
+            let value = HeaderValue::from_bytes(line.value.of(text));
+            if let (Ok(name), Ok(mut value)) = (name, value) {
+                value.set_sensitive(UNIQUE.has(line.known));
                 map.append(name, value);
             }
         }
@@ -503,6 +516,19 @@ mod tests {
         assert_eq!(map.get_all("x-key").iter().collect::<Vec<_>>(), ["one", "two"]);
         assert_eq!(Fields::from(&map).to_map(), map);
         assert_eq!(arrived().clone().to_map(), map);
+    }
+
+    #[test]
+    fn values_that_hardly_come_twice_stay_out_of_the_table_of_http2() {
+        let mut fields = arrived();
+        fields.append(Known::RequestId, "1");
+        fields.append(Known::RateLimit, "\"a\";r=1");
+        fields.append(Known::RateLimit, "\"b\";r=1");
+        let map = fields.to_map();
+        let unique = map.iter().filter(|(_, value)| value.is_sensitive());
+        let names: Vec<&str> = unique.map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["x-request-id", "ratelimit", "ratelimit"]);
+        assert_eq!(map.len(), fields.iter().count());
     }
 
     #[test]

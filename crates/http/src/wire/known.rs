@@ -20,6 +20,8 @@ macro_rules! known {
         const ALL: &[(Known, &str)] = &[$((Known::$name, $text),)*];
         /// How a line with the name begins.
         const PREFIXES: &[&str] = &[$(concat!($text, ": "),)*];
+        /// The names in the form of the `http` crate.
+        static HEADER_NAMES: [HeaderName; ALL.len()] = [$(HeaderName::from_static($text),)*];
     };
 }
 
@@ -124,6 +126,11 @@ impl Known {
     #[inline]
     fn prefix(self) -> &'static [u8] {
         PREFIXES.get(self as usize).map_or(b"", |text| text.as_bytes())
+    }
+
+    /// The name in the form of the `http` crate; `None` for [`Known::Other`].
+    pub(super) fn header_name(self) -> Option<&'static HeaderName> {
+        HEADER_NAMES.get(self as usize)
     }
 
     /// The name in lower case; empty for [`Known::Other`].
@@ -254,6 +261,7 @@ mod tests {
             assert_eq!(Known::of(text.to_ascii_uppercase().as_bytes()), *known);
             assert_eq!(Known::of(format!("{text}x").as_bytes()), Known::Other, "{text}");
             assert_eq!(known.text(), *text);
+            assert_eq!(known.header_name().unwrap(), text);
         }
         for other in [
             "",
@@ -268,6 +276,7 @@ mod tests {
         ] {
             assert_eq!(Known::of(other.as_bytes()), Known::Other, "{other}");
         }
+        assert!(Known::Other.header_name().is_none());
         assert!(ALL.len() < 63, "a set has 64 bits, one of them for the others");
     }
 
