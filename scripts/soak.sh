@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `make soak HOURS=8`: hours of mixed traffic with a fault every ten minutes. Goes on where it was
-# stopped, and writes docs/soak.md after every ten minutes. What was seen is in target/soak.jsonl:
-# delete it to begin again.
+# stopped, and writes docs/soak.md after every ten minutes. What was seen is in
+# benches/results/soak.jsonl, to go on with on another machine: delete it to begin again.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 [[ $(uname -s) == Linux ]] || die "descriptors are counted in /proc"
@@ -10,4 +10,5 @@ export_wasm_choice
 release_program
 say "Soaking for ${HOURS:-8} hours in all"
 exec cargo test --workspace --test chaos -- --soak "${HOURS:-8}" --weir "$(realpath "$WEIR")" \
-    --state "${CARGO_TARGET_DIR:-$PWD/target}/soak.jsonl" --page docs/soak.md "$@"
+    --state "$PWD/benches/results/soak.jsonl" --page docs/soak.md \
+    --commit "$(git rev-parse --short=8 HEAD)" "$@"

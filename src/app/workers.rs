@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::views::Pages;
-use super::{Instance, StartError};
+use super::{Instance, StartError, shown};
 use crate::admin::Admin;
 use crate::clock;
 use crate::listen::{ConfigSource, Drain, Handler, Listener};
@@ -26,6 +26,8 @@ const JOIN_SLACK: Duration = Duration::from_secs(2);
 const STORE_WAIT: Duration = Duration::from_secs(1);
 /// Between two questions to it.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// Between two looks at the dates of certificates, besides those of reloads.
+const CERTIFICATES_EVERY: Duration = Duration::from_hours(24);
 
 /// All threads of a running Weir.
 #[derive(Debug)]
@@ -69,8 +71,9 @@ impl Workers {
                 telemetry::enter_worker(index);
                 policy::share_cache(count);
                 if index == 0 {
-                    // It ends with the worker's runtime.
+                    // They end with the worker's runtime.
                     drop(tokio::spawn(report_store(Arc::clone(&running))));
+                    drop(tokio::spawn(report_certificates(Arc::clone(&running))));
                 }
                 let finished = serve(&running, &clients, mine).await;
                 // After the grace period nothing receives this: the answer is known to be no.
@@ -120,6 +123,15 @@ async fn report_store(running: Arc<Instance>) {
     }
     if is_reported {
         tracing::info!("the store answers");
+    }
+}
+
+/// Says in the log each day which certificates are too old, or soon will be.
+async fn report_certificates(running: Arc<Instance>) {
+    loop {
+        tokio::time::sleep(CERTIFICATES_EVERY).await;
+        let now_s = running.clock.wall_us() / 1_000_000;
+        shown::warn_of_old(&running.current.load().built.tls, now_s);
     }
 }
 

@@ -84,6 +84,8 @@ struct Arguments {
     soak: Option<f64>,
     piece: Duration,
     state: PathBuf,
+    /// The commit that the program is built from, for the soak's page.
+    commit: String,
 }
 
 fn main() -> ExitCode {
@@ -104,8 +106,8 @@ fn main() -> ExitCode {
     }
     let run = &arguments.run;
     if let Some(hours) = arguments.soak {
-        let (piece, state, page) = (arguments.piece, arguments.state, arguments.page);
-        let met = soak::run(run, &Soak { hours, piece, state, page });
+        let Arguments { ref run, piece, state, commit, page, .. } = arguments;
+        let met = soak::run(run, &Soak { hours, piece, state, commit, page });
         return if met { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     eprintln!("chaos: the {} form, seed {}", run.pick("short", "long"), run.seed);
@@ -169,9 +171,9 @@ fn of(row: &Row, run: &Run) -> Vec<Line> {
 /// no row has choose none, and the options of Rust's own test programs are ignored.
 fn arguments(words: impl Iterator<Item = String>) -> Result<Arguments, String> {
     let run = Run { long: false, seed: fastrand::u64(..1_000_000), weir: None, beside: None };
-    let (piece, state) = (Duration::from_secs(600), PathBuf::from("target/soak.jsonl"));
-    let (only, page, list, soak) = (Vec::new(), None, false, None);
-    let mut all = Arguments { run, only, page, list, soak, piece, state };
+    let (piece, state) = (Duration::from_secs(600), PathBuf::from("benches/results/soak.jsonl"));
+    let (only, page, list, soak, commit) = (Vec::new(), None, false, None, String::new());
+    let mut all = Arguments { run, only, page, list, soak, piece, state, commit };
     let mut words = words.peekable();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
@@ -192,6 +194,7 @@ fn arguments(words: impl Iterator<Item = String>) -> Result<Arguments, String> {
                 all.piece = Duration::from_secs(seconds);
             }
             "--state" => all.state = value()?.into(),
+            "--commit" => all.commit = value()?,
             "--weir" => all.run.weir = Some(program(&value()?)?),
             "--beside" => all.run.beside = Some(program(&value()?)?),
             // `cargo bench` of everything: nothing of this is a benchmark.

@@ -1,8 +1,9 @@
 //! `make soak`: hours of mixed traffic on proxies that are never restarted, with a fault in the
 //! middle of every ten minutes. What grows, what slows down and what is miscounted shows.
 //!
-//! It goes on where it was stopped: what each piece saw is a line of a file, and `page` draws them
-//! all. A new run begins with new processes, so memory is compared within a run.
+//! It goes on where it was stopped, on whichever machine: what each piece saw is a line of a file
+//! in the repository, and `page` draws them all. A new run begins with new processes, so memory is
+//! compared within a run.
 
 mod faults;
 mod page;
@@ -37,6 +38,8 @@ pub struct Soak {
     pub piece: Duration,
     /// Where each piece is a line.
     pub state: PathBuf,
+    /// The commit that the program is built from.
+    pub commit: String,
     /// Where the page goes, with its picture beside it in `pictures`.
     pub page: Option<PathBuf>,
 }
@@ -54,6 +57,7 @@ pub fn run(run: &Run, soak: &Soak) -> bool {
             let at = (of_run, pieces.len());
             let seen = AssertUnwindSafe(|| going.piece(fault, soak.piece, at));
             let piece = catch_unwind(seen).unwrap_or_else(|_| Piece::failed(of_run, fault.name()));
+            let piece = Piece { commit: soak.commit.clone(), ..piece };
             let has_failed = piece.has_failed;
             eprintln!("soak: {} of {wanted}: {}", pieces.len() + 1, piece.text());
             pieces::append(&soak.state, &piece);
@@ -151,6 +155,7 @@ impl Going {
         let before = std::mem::replace(&mut self.so_far, now);
         Piece {
             run,
+            commit: String::new(),
             fault: fault.name().to_owned(),
             seconds: began.elapsed().as_secs_f64(),
             requests: log.sent.len() as u64,

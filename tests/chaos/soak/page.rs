@@ -121,8 +121,9 @@ fn page(pieces: &[Piece], soak: &Soak) -> String {
         let (Some(first), Some(last)) = (of.first(), of.last()) else { continue };
         let _ = writeln!(
             growth,
-            "| {} | {:.1} | {} to {} | {} to {} |",
+            "| {} | {} | {:.1} | {} to {} | {} to {} |",
             run + 1,
+            last.commit,
             of.iter().map(|piece| piece.seconds).sum::<f64>() / 3_600.0,
             first.memory_kib / 1024,
             last.memory_kib / 1024,
@@ -152,7 +153,7 @@ Three proxies with two workers each, on a Redis Cluster of three masters with a 
 {rate} requests a second of a mix: counted exactly under one limit and under several, refused by rates,
 taken from leases, held as places. In the middle of every ten minutes something is done to Redis or
 to the proxies, which are never restarted. This page is written by `make soak`, which goes on where
-it was stopped: so far {hours} of {wanted} hours, {requests} requests, of which limits refused {refused}.
+it was stopped, from the lines of `benches/results/soak.jsonl`: so far {hours} of {wanted} hours, {requests} requests, of which limits refused {refused}.
 
     make soak HOURS=8
 
@@ -165,8 +166,8 @@ A take whose connection fails after it was sent may have been charged: so counte
 units more as takes have an unknown outcome. A master that is lost takes with it what it had not
 passed on to its replica: so units may be missing then, as Redis' replication has it.
 
-| run | hours | MiB of the three proxies | descriptors |
-|---|---|---|---|
+| run | commit | hours | MiB of the three proxies | descriptors |
+|---|---|---|---|---|
 {growth}
 Each run has processes of its own. Nothing is promised about memory: this is what was seen.
 Descriptors are those of 36 clients' connections, of the upstream and of Redis. Other work may have

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 pub struct Piece {
     /// Its run: each has processes of its own.
     pub run: usize,
+    /// The commit that its program is built from; empty if nobody has said it.
+    pub commit: String,
     pub fault: String,
     pub seconds: f64,
     pub requests: u64,
@@ -95,6 +97,7 @@ impl Piece {
     fn write(&self) -> Value {
         json!({
             "run": self.run,
+            "commit": self.commit,
             "fault": self.fault,
             "seconds": self.seconds,
             "requests": self.requests,
@@ -119,6 +122,7 @@ impl Piece {
         let number = |name: &str| line[name].as_u64();
         Some(Self {
             run: usize::try_from(number("run")?).ok()?,
+            commit: line["commit"].as_str().unwrap_or_default().to_owned(),
             fault: line["fault"].as_str()?.to_owned(),
             seconds: line["seconds"].as_f64()?,
             requests: number("requests")?,
