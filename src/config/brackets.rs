@@ -72,7 +72,7 @@ fn line_bytes(rest: &str) -> usize {
 
 /// The length of the string that `rest` begins with; an error with the missing delimiter where a
 /// multi-line string is not closed. A single-line string ends with the line.
-fn string_bytes(rest: &str) -> Result<usize, &'static str> {
+pub(super) fn string_bytes(rest: &str) -> Result<usize, &'static str> {
     for (delimiter, quote, escapes, lines) in [
         ("\"\"\"", "\"\"\"", true, true),
         ("'''", "'''", false, true),
@@ -100,7 +100,7 @@ fn string_bytes(rest: &str) -> Result<usize, &'static str> {
 
 /// Whether a line inside an open `bracket` begins a setting of the level above: a header, or
 /// `key =` where only values are allowed.
-fn begins_setting(rest: &str, bracket: u8) -> bool {
+pub(super) fn begins_setting(rest: &str, bracket: u8) -> bool {
     let line = rest.split('\n').next().unwrap_or_default().trim();
     if let Some(header) = line.strip_prefix('[') {
         // `[1, 2]` and `["a"]` are arrays in an array. A header is made of bare keys.

@@ -17,7 +17,10 @@ use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use toml::de::{DeTable, DeValue};
 
 use super::finding::{Finding, Mark, Span, join};
-use super::secrets::{blot, is_secret, secret_lines, user_infos, without_user_infos};
+use super::secrets::{
+    DIGEST_BEGIN, DIGEST_KEYS, DIGESTS_IN, blot, is_secret, secret_lines, user_infos,
+    without_user_infos,
+};
 use super::{ConfigErrors, Difference, ErrorAt, Source, Warning, drop_flat, json};
 use crate::reload::Watch;
 use crate::telemetry::{Lint, SettingError};
@@ -30,11 +33,6 @@ const MESSAGE_CHARS_MAX: usize = 300;
 const SETTING_BYTES_MAX: usize = 1_024;
 /// Levels of tables and arrays that are indexed. Deeper settings are marked at their parent.
 const DEPTH_MAX: usize = 64;
-/// Tables of a policy's configuration whose keys are digests of customers' keys, and how those
-/// begin. What begins otherwise may be a key itself.
-const DIGESTS_IN: &str = ".config.assign";
-const DIGEST_KEYS: &str = ".config.assign.";
-const DIGEST_BEGIN: &str = "sha256:";
 /// Shown in place of a text that may be a secret.
 const NOT_SHOWN: &str = "a text that is not shown, as it may be a secret";
 

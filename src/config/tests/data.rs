@@ -120,6 +120,42 @@ fn a_key_in_place_of_its_digest_is_not_shown() {
 }
 
 #[test]
+fn customers_keys_in_a_file_that_is_no_toml_are_not_shown() {
+    let inline = PLANS.replace("config_files = { assign = \"customers.toml\" }\n", "");
+    for lines in [
+        // A key that is written twice is no TOML either.
+        "[policies.p.config.assign]\nKEY = \"gold\"\nKEY = \"gold\"",
+        "[policies.p.config.assign]\n\"KEY\": \"gold\"",
+        "  [ policies.p.config.\"assign\" ] # customers\n\"KEY\" \"gold\"",
+        "[policies.p.config.assign\nKEY = \"gold\"",
+        "[policies.p.config.assign.KEY]\nx = 1 1",
+        "[policies.p.config.assign]\n\"sha256:00\" = \"gold\", KEY = \"gold\"",
+        "[policies.p.config]\nassign.KEY: \"gold\"",
+        "[policies.p.config]\nassign = { KEY = \"gold\", KEY = \"gold\" }",
+        "[policies.p.config]\nassign = {\n\"a]}\" = \"gold\", # }\n  KEY: \"gold\" }",
+        "[policies.p]\nconfig = { assign = { KEY = \"gold\" \"x\" } }",
+    ] {
+        let text =
+            inline.replace("config = {", "x = {") + "\n" + &lines.replace("KEY", "sk-live-01");
+        let shown = Folder::with(&[]).wrong(&text);
+        assert!(!shown.contains("sk-live"), "{shown}");
+        assert!(shown.contains("TOML: "), "{shown}");
+    }
+    for (lines, part) in [
+        // A digest and the name of a file are no secrets.
+        (
+            "[policies.q.config.assign]\n\"sha256:00\" = \"gold\"\n\"sha256:00\" = \"gold\"",
+            "| \"sha256:00\" = \"gold\"",
+        ),
+        ("[policies.q]\nconfig_files = { assign = \"a.toml\" x }", "{ assign = \"a.toml\" x }"),
+        ("[policies.q.config.assign]\nKEY = \"gold\"\n[server]\nworkers = two", "workers = two"),
+    ] {
+        let shown = Folder::with(&[]).wrong(&format!("{inline}\n{lines}"));
+        assert!(shown.contains(part), "{shown}");
+    }
+}
+
+#[test]
 fn a_json_file_has_lines_too() {
     let json = PLANS.replace("customers.toml", "customers.json");
     let text = "{\n  \"a\": \"gold\",\n  \"b.c\": [\"x\",\n    \"silver\"]\n}\n";

@@ -105,6 +105,14 @@ fn credentials_beside_a_mistake_are_not_shown() {
         "[telemetry.otlp.headers]\nx-team: \"hunter2\"",
         "[store.redis]\npassword: \"hunter2\"",
         "[store.redis]\npassword =\n  \"hunter2\"",
+        // Brackets in quotes and comments close nothing, nor do those of another kind.
+        "[routes]\nrequest_headers = { set = {\nX-A = \"}}\", # }}\nX-Key: \"hunter2\" } }",
+        "[routes]\nrequest_headers.set.X-Key = [ 1 }\n\"hunter2\" x",
+        "[telemetry]\notlp.headers = { X = [\n[\"hunter2\", x ] }",
+        "[telemetry]\notlp.headers = { X = [\n  [hunter2], x ] }",
+        // A string of several lines, and headers that are indented or have a comment.
+        "[store.redis]\npassword = \"\"\"\nhunter2\" x",
+        "  [telemetry.otlp.headers] # headers\nx-team: \"hunter2\"",
     ] {
         let excerpt = parse(&format!("{MINIMAL}{fields}\n")).unwrap_err().text;
         assert!(!excerpt.contains("hunter2"), "{excerpt}");
