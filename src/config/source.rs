@@ -23,7 +23,7 @@ use super::secrets::{
 };
 use super::{ConfigErrors, Difference, ErrorAt, Source, Warning, drop_flat, json};
 use crate::reload::Watch;
-use crate::telemetry::{Lint, SettingError};
+use crate::telemetry::{Lint, SettingError, error_line};
 
 /// Maximum number of errors that are shown; the rest is counted.
 const SHOWN_MAX: usize = 50;
@@ -476,9 +476,5 @@ fn index_value(spans: &mut HashMap<String, Span>, path: &str, value: &DeValue<'_
 
 /// One bounded line, without control characters and URL passwords.
 fn plain(text: &str) -> String {
-    without_user_infos(text)
-        .chars()
-        .take(MESSAGE_CHARS_MAX)
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
+    error_line(&without_user_infos(text), MESSAGE_CHARS_MAX)
 }

@@ -28,7 +28,7 @@ pub use lint::{Lint, LintKind, OF_POLICY};
 pub use log::{Access, Format, Settings, access_line, apply, flush, log_lines_dropped, start};
 pub use metrics::{Measure, Metrics, Reading, SeriesValue};
 pub use names::Name;
-pub use setting_error::SettingError;
+pub use setting_error::{SettingError, error_line};
 pub use slots::{WORKERS_MAX, enter_worker, worker};
 
 /// The README's example runs.

@@ -66,6 +66,21 @@ impl SettingError {
     }
 }
 
+/// A part of an error as one bounded line without control characters. Of a long one the middle is
+/// left out: what was probably meant is at its end.
+#[must_use]
+pub fn error_line(text: &str, chars_max: usize) -> String {
+    const GAP: &str = " ... ";
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let Some(over) = text.chars().count().checked_sub(chars_max).filter(|over| *over > 0) else {
+        return text.chars().map(plain).collect();
+    };
+    let begin = chars_max * 2 / 3;
+    let before = text.chars().take(begin);
+    let after = text.chars().skip(begin + over + GAP.len());
+    before.chain(GAP.chars()).chain(after).map(plain).collect()
+}
+
 impl fmt::Display for SettingError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}: found {}, expected {}", self.setting, self.found, self.expected)
@@ -73,3 +88,23 @@ impl fmt::Display for SettingError {
 }
 
 impl std::error::Error for SettingError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_long_text_is_kept() {
+        let long = format!("one of {}; `quota` is near", "`\u{e4}`, ".repeat(200));
+        let line = error_line(&long, 90);
+        assert_eq!(line.chars().count(), 90);
+        assert!(line.starts_with("one of `\u{e4}`, ") && line.contains(" ... "), "{line}");
+        assert!(line.ends_with("; `quota` is near"), "{line}");
+    }
+
+    #[test]
+    fn a_short_text_is_kept_but_for_control_characters() {
+        assert_eq!(error_line("a\nb", 3), "a b");
+        assert_eq!(error_line("", 3), "");
+    }
+}

@@ -65,6 +65,19 @@ fn two_settings_that_contradict_each_other_are_both_shown() {
 }
 
 #[test]
+fn of_a_long_list_of_keys_the_nearest_one_is_kept() {
+    let config = good(MINIMAL);
+    let keys: Vec<String> = (0..100).map(|number| format!("`key{number}`")).collect();
+    let expected = format!("one of {}; `quota` is near", keys.join(", "));
+    let excerpt = rendered(
+        &config,
+        SettingError::new("policies.public.config", "the unknown key `qouta`", expected),
+    );
+    assert!(excerpt.contains("expected one of `key0`, "), "{excerpt}");
+    assert!(excerpt.contains(" ... ") && excerpt.contains("; `quota` is near\n"), "{excerpt}");
+}
+
+#[test]
 fn an_interface_is_not_taken_for_a_password() {
     let config = good(MINIMAL);
     let found =

@@ -12,7 +12,7 @@ use super::answer;
 use super::bounds::Bounds;
 use super::breaker::Breaker;
 use super::component;
-use super::error::{CallPhase, Cause, error_line, one_line};
+use super::error::{CallPhase, Cause, one_line};
 use super::fact;
 use super::health::Health;
 use super::instance::{Instance, StartError};
@@ -22,12 +22,15 @@ use super::workers::Token;
 use super::written;
 use super::{Module, Policy, Settings};
 use crate::clock::{LogThrottle, thread_cpu};
-use crate::telemetry::{Label as _, Metrics, SettingError};
+use crate::telemetry::{Label as _, Metrics, SettingError, error_line};
 
 include!(concat!(env!("OUT_DIR"), "/shipped.rs"));
 
 /// Maximum number of errors of one guest that are reported.
 const ERRORS_MAX: usize = 64;
+/// Maximum length of what an error of a guest says was found or expected, in characters. It may
+/// list all keys that are known, with the nearest one last.
+const ERROR_CHARS_MAX: usize = 512;
 /// If starting an instance takes more CPU time than this, the workers' instances are started
 /// beforehand. That is the time of about a hundred requests.
 const SLOW: Duration = Duration::from_millis(2);
@@ -213,17 +216,18 @@ fn refused(config: &str, errors: &[types::Mistake]) -> Vec<SettingError> {
     let whole = |error: &types::Mistake| {
         let path = one_line(&error.path);
         let dot = if path.is_empty() || path.starts_with('[') { "" } else { "." };
-        let message = error_line(&error.message);
+        let message = error.message.as_str();
         let parts = message.strip_prefix("found ").and_then(|rest| rest.split_once(", expected "));
-        let (found, expected) = parts.unwrap_or((&message, "what the policy accepts"));
+        let (found, expected) = parts.unwrap_or((message, "what the policy accepts"));
+        let found = error_line(found, ERROR_CHARS_MAX);
         // Of a limit, which is in a list.
         let is_rate = found == RATE_KEY && path.ends_with("].rate");
-        let expected = if is_rate { RATE_HINT } else { expected };
-        let error = SettingError::new(format!("{config}{dot}{path}"), found, expected);
+        let expected = error_line(if is_rate { RATE_HINT } else { expected }, ERROR_CHARS_MAX);
         // The SDK's texts for a key that is unknown, or not allowed together with another one.
         let in_key = found.starts_with("the unknown key ")
             || found.starts_with("the key ")
             || expected.starts_with("nothing: ");
+        let error = SettingError::new(format!("{config}{dot}{path}"), found, expected);
         if in_key { error.in_key() } else { error }
     };
     errors.iter().take(ERRORS_MAX).map(whole).collect()
@@ -233,4 +237,23 @@ fn refused(config: &str, errors: &[types::Mistake]) -> Vec<SettingError> {
 #[cfg(test)]
 pub(super) fn modules() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     NAMES.iter().map(|name| (*name, shipped_module(name).unwrap()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_near_is_kept_of_an_error_that_lists_many_keys() {
+        let keys = "`a-key-with-a-long-name`, ".repeat(50);
+        let word = "x".repeat(600);
+        let message =
+            format!("found the unknown key `{word}`, expected one of {keys}; `quota` is near");
+        let found = refused("config", &[types::Mistake { path: "limits[0]".into(), message }]);
+        let [error] = found.as_slice() else { panic!("{found:?}") };
+        assert!(error.in_key && error.found.starts_with("the unknown key `xxx"), "{error}");
+        assert!(error.expected.starts_with("one of `a-key"), "{error}");
+        assert!(error.expected.ends_with("; `quota` is near"), "{error}");
+        assert!(error.to_string().chars().count() < 2 * ERROR_CHARS_MAX + 60, "{error}");
+    }
 }

@@ -11,9 +11,6 @@ use crate::telemetry::{Label as _, labels};
 
 /// Maximum length of a message, in characters: some messages are the guest's.
 const MESSAGE_CHARS_MAX: usize = 300;
-/// Maximum length of an error in a policy's configuration, in characters. It may list all expected
-/// keys, with the nearest one last.
-const ERROR_CHARS_MAX: usize = 512;
 /// A part of the message of wasmtime's error about a guest that hands over too much. The error's
 /// type is private.
 const TOO_MUCH_HANDED_OVER: &str = "fuel allocated for hostcalls";
@@ -191,11 +188,6 @@ impl From<wasmtime::Error> for Failure {
 /// could begin a new line or move a terminal's cursor.
 pub(super) fn one_line(text: &str) -> String {
     bounded(text, MESSAGE_CHARS_MAX)
-}
-
-/// Like [`one_line`], for the text of an error in a configuration.
-pub(super) fn error_line(text: &str) -> String {
-    bounded(text, ERROR_CHARS_MAX)
 }
 
 /// Like [`one_line`], for a text of at most `chars_max` characters.
