@@ -43,7 +43,10 @@ pub(super) async fn all(built: &ConfigBuild) -> Vec<ReachResult> {
     upstreams.sort_unstable_by_key(|(name, _)| *name);
     for (name, (_, upstream)) in upstreams {
         for (what, answer) in upstream.reach().await {
-            all.push(ReachResult::new(format!("upstreams.{name}: {what}"), answer.err()));
+            all.push(ReachResult::new(
+                format!("{}: {what}", setting::upstream(name)),
+                answer.err(),
+            ));
         }
     }
     if let Some(collector) = &built.collector {

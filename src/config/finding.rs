@@ -1,6 +1,7 @@
 //! An error in a file, and where it is: at a setting, whose name is its path, such as
 //! `server.limits.connections`. Knows neither how files are read nor how errors are shown.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::telemetry::SettingError;
@@ -46,7 +47,19 @@ pub(super) struct Span {
     pub(super) value: Range<usize>,
 }
 
-/// `path.key`, as every module writes a setting.
+/// `path.key`, as every module writes a setting. A key with a dot or another sign is in quotes, as
+/// in TOML: `upstreams."a.b"` is no key `b` of `upstreams.a`.
 pub(super) fn join(path: &str, key: &str) -> String {
-    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    let key = if !key.is_empty() && key.chars().all(is_bare) {
+        Cow::Borrowed(key)
+    } else {
+        Cow::Owned(format!("{key:?}"))
+    };
+    if path.is_empty() { key.into_owned() } else { format!("{path}.{key}") }
+}
+
+/// A setting's path without quotes, as a guest writes it.
+pub(super) fn unquoted(path: &str) -> String {
+    path.replace(['"', '\\'], "")
 }

@@ -55,7 +55,7 @@ pub use crate::telemetry::OF_POLICY;
 use crate::telemetry::{Label as _, Lint, LintKind, SettingError};
 use crate::upstream::Overrides;
 use crate::{admin, engine, insight, limit, listen, policy, proxy, telemetry, upstream};
-use finding::Finding;
+use finding::{Finding, join};
 use reader::{GivenFiles, Item, Notes, Table};
 
 pub use changes::{CHANGES_SHOWN_MAX, Change, Changes, Effect, Outline};
@@ -544,7 +544,7 @@ fn warnings(config: &Config, source: &Source) -> Vec<Warning> {
         !config.routes.iter().any(|route| route.policy.as_ref() == Some(*name))
     });
     let unused = |(section, name): (&str, &String)| {
-        let setting = format!("{section}.{name}");
+        let setting = join(section, name);
         let text = format!("no route names {setting}");
         Lint::new(LintKind::Unused, setting, text).in_key()
     };

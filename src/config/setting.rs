@@ -1,6 +1,8 @@
 //! Paths of settings that `app` mentions in messages. They are here because only this module knows
 //! the layout of the file. Other modules name settings relative to their own sections.
 
+use super::finding::join;
+
 /// `[store]`.
 pub const STORE: &str = "store";
 /// `[policies.*]`.
@@ -31,13 +33,13 @@ pub const UNDERSCORES_IN_HEADERS: &str = "server.underscores_in_headers";
 /// `[policies.NAME]`.
 #[must_use]
 pub fn policy(name: &str) -> String {
-    format!("{POLICIES}.{name}")
+    join(POLICIES, name)
 }
 
 /// `[upstreams.NAME]`.
 #[must_use]
 pub fn upstream(name: &str) -> String {
-    format!("upstreams.{name}")
+    join("upstreams", name)
 }
 
 /// The policy that a route names, the route being number `index` of the file.
@@ -67,7 +69,7 @@ pub fn route_timeout(index: usize) -> String {
 /// Requests that each worker has at the upstream at once.
 #[must_use]
 pub fn requests_per_worker(name: &str) -> String {
-    format!("upstreams.{name}.requests_per_worker")
+    format!("{}.requests_per_worker", upstream(name))
 }
 
 /// The route with this name.

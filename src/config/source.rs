@@ -7,6 +7,7 @@
 //! one of them may be where its digest belongs. So nothing of such a file is shown but its
 //! structure. Knows no section's meaning.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
@@ -16,7 +17,7 @@ use std::sync::OnceLock;
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use toml::de::{DeTable, DeValue};
 
-use super::finding::{Finding, Mark, Span, join};
+use super::finding::{Finding, Mark, Span, join, unquoted};
 use super::secrets::{
     DIGEST_BEGIN, DIGEST_KEYS, DIGESTS_IN, blot, is_secret, secret_lines, user_infos,
     without_user_infos,
@@ -44,6 +45,8 @@ pub(super) struct Page {
     /// The text, with secrets replaced by stars.
     text: String,
     spans: HashMap<String, Span>,
+    /// Those of settings with quotes in their paths, by the paths without them.
+    unquoted: HashMap<String, Span>,
 }
 
 /// A file whose content is the value of one setting.
@@ -72,13 +75,13 @@ impl Data {
                 index(&mut spans, &self.setting, root.get_ref(), 0);
                 drop_flat(root.into_inner());
             }
-            Page { name: self.name.clone(), text: structure(&self.text), spans }
+            Page::with(&self.name, structure(&self.text), spans)
         })
     }
 
     fn holds(&self, setting: &str) -> bool {
-        setting
-            .strip_prefix(&self.setting)
+        unquoted(setting)
+            .strip_prefix(&unquoted(&self.setting))
             .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     }
 }
@@ -103,7 +106,9 @@ impl Source {
     /// A file whose settings are also known under `section`.
     pub(super) fn under(path: &Path, text: &str, root: &DeTable<'_>, section: &str) -> Self {
         let mut source = Self::new(path, text, root);
-        index(&mut source.page.spans, section, root, 0);
+        let Page { name, text, mut spans, .. } = std::mem::take(&mut source.page);
+        index(&mut spans, section, root, 0);
+        source.page = Page::with(&name, text, spans);
         source
     }
 
@@ -223,7 +228,20 @@ impl Page {
         blots.extend(in_digests.map(|(_, span)| span.key.clone()));
         blots.extend(secret_lines(text, DeTable::parse(text).is_err()));
         blots.extend(user_infos(text));
-        Self { name: name.to_owned(), text: blot(text, &blots), spans }
+        Self::with(name, blot(text, &blots), spans)
+    }
+
+    fn with(name: &str, text: String, spans: HashMap<String, Span>) -> Self {
+        let mut quoted: Vec<_> = spans.iter().filter(|(path, _)| path.contains('"')).collect();
+        // The first in the file, where two have the same.
+        quoted.sort_by_key(|(_, span)| Reverse(span.key.start));
+        let unquoted = quoted.into_iter().map(|(path, span)| (unquoted(path), span.clone()));
+        Self { name: name.to_owned(), text, unquoted: unquoted.collect(), spans }
+    }
+
+    /// The span of a setting, whose path may lack the quotes.
+    fn span(&self, setting: &str) -> Option<&Span> {
+        self.spans.get(setting).or_else(|| self.unquoted.get(&unquoted(setting)))
     }
 
     /// `file:line:column` of a setting, or only the file if the setting is not in it.
@@ -256,7 +274,7 @@ impl Page {
     fn nearest_span(&self, setting: &str) -> Option<&Span> {
         let mut path = setting.get(..setting.floor_char_boundary(SETTING_BYTES_MAX))?;
         loop {
-            if let Some(span) = self.spans.get(path) {
+            if let Some(span) = self.span(path) {
                 return Some(span);
             }
             path = path.get(..path.rfind(['.', '['])?)?;
@@ -269,7 +287,7 @@ impl Page {
         let mut group = match place {
             Some(place) => {
                 let other = other.as_deref().and_then(|(setting, label)| {
-                    Some((self.spans.get(setting)?.value.clone(), plain(label)))
+                    Some((self.span(setting)?.value.clone(), plain(label)))
                 });
                 let beside: Vec<_> = other.iter().map(|(place, _)| place.clone()).collect();
                 let (line_number, lines, marked, marked_beside) = self.lines(&place, &beside);
@@ -334,7 +352,7 @@ impl Page {
         let mut group = match place {
             Some(place) => {
                 let others = lint.beside.iter().filter_map(|(setting, label)| {
-                    Some((self.spans.get(setting)?.value.clone(), plain(label)))
+                    Some((self.span(setting)?.value.clone(), plain(label)))
                 });
                 let others: Vec<_> = others.collect();
                 let beside: Vec<_> = others.iter().map(|(place, _)| place.clone()).collect();

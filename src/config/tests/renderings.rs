@@ -43,6 +43,37 @@ fn an_error_in_a_key_marks_the_key() {
 }
 
 #[test]
+fn a_name_with_a_dot_is_quoted_and_is_no_table_below_another() {
+    let text =
+        MINIMAL.replace("upstreams.api", "upstreams.\"api.tls\"").replace("\"api\"", "\"api.tls\"");
+    let text = format!("{text}[upstreams.api]\nendpoints = [\"http://h:1\"]\ntls = {{ ca = 3 }}\n");
+    let errors = parse(&text.replace("[\"http://127.0.0.1:3000\"]", "3")).unwrap_err();
+    let places: Vec<_> =
+        errors.each.iter().map(|error| (error.line, error.text.as_str())).collect();
+    let expected = [
+        (Some(3), "upstreams.\"api.tls\".endpoints: found 3"),
+        (Some(15), "upstreams.api.tls.ca: found 3"),
+    ];
+    assert_eq!(places.len(), 2, "{errors}");
+    for ((line, text), (expected, begin)) in places.iter().zip(expected) {
+        assert!(*line == expected && text.starts_with(begin), "{errors}");
+    }
+    // The same by a module that knows the upstream's name, and by one that writes no quotes.
+    let text = text.replace(", ca = 3", "").replace("tls = { ca = 3 }\n", "");
+    let config = good(&format!(
+        "{text}[policies.x.config]\nplans = {{ \"a b.c\" = 1 }}\n[policies.x]\nuse = \"plans\"\n"
+    ));
+    for (setting, place) in [
+        (setting::upstream("api.tls"), "proxy.toml:2:1"),
+        ("policies.x.config.plans.\"a b.c\"".into(), "proxy.toml:16:21"),
+        ("policies.x.config.plans.a b.c[0]".into(), "proxy.toml:16:21"),
+    ] {
+        let excerpt = rendered(&config, SettingError::new(setting, "x", "y"));
+        assert!(excerpt.contains(place), "{excerpt}");
+    }
+}
+
+#[test]
 fn two_settings_that_contradict_each_other_are_both_shown() {
     let routes = "[[routes]]\nname = \"a\"\npath = \"/x\"\nupstream = \"api\"\n\n\n\n\n[[routes]]\npath = \"/y\"\nupstream = \"api\"\nname = \"a\"\n";
     let excerpt = parse(&format!("{MINIMAL}{routes}")).unwrap_err().text;
