@@ -2,6 +2,7 @@
 //! Redis for `weir key`.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::build::Builder;
 use crate::clock::Clock;
-use crate::config::{Config, Route};
+use crate::config::{Config, ConfigErrors, Route, setting};
 use crate::engine::{Cause, Engine, EngineError, LeaseHolder, Settings};
 use crate::limit::{Counter, KeyDigestError, Limiter, Scope};
 use crate::plan::Algorithm;
@@ -126,6 +127,28 @@ pub fn counters(
     let limits = limits_of(config, &query.policy);
     let charges = Charges::of(&config.routes, [(query.policy.as_str(), &*limits)]);
     runtime.block_on(look(&limiter, &charges, query, forget))
+}
+
+/// Reads a configuration for a command that uses only the settings that `needed` names: files and
+/// variables that others name need not be there.
+///
+/// # Errors
+/// All errors.
+pub fn load_needed(
+    path: &Path,
+    needed: &dyn Fn(&Config) -> Vec<String>,
+) -> Result<Config, ConfigErrors> {
+    Config::load(path).or_else(|errors| errors.or_needed(needed)).map_err(super::complete_alone)
+}
+
+/// The settings that [`counters`] uses of a configuration. About counters in memory, the running
+/// proxy is asked.
+#[must_use]
+pub fn needed(config: &Config, policy: &str) -> Vec<String> {
+    match config.engine {
+        Settings::Redis(_) => vec![setting::STORE.into(), setting::policy(policy)],
+        Settings::Embedded(_) => vec![setting::ADMIN.into()],
+    }
 }
 
 /// The limits of one policy, as it declares them; those that its configuration lists if it can't be

@@ -71,7 +71,9 @@ use crate::telemetry::{self, Metrics, names};
 pub use crate::admin::page_paths;
 pub use crate::telemetry::json_for_terminals;
 pub use check::{Checked, check, check_and_reach, outline};
-pub use counters::{CounterError, CounterQuery, KeySelector, counters};
+pub use counters::{
+    CounterError, CounterQuery, KeySelector, counters, load_needed, needed as needed_by_counters,
+};
 pub use demo::DemoUpstream;
 pub use documents::load_to_serve;
 pub use explain::rejection_json;

@@ -68,7 +68,9 @@ impl Health {
         if let Some(address) = self.admin {
             return Ok(address);
         }
-        let config = pages::configuration("health", self.config.as_deref()).inspect_err(|_| {
+        // The page needs no token.
+        let config = pages::configuration("health", self.config.as_deref(), &|_| Vec::new());
+        let config = config.inspect_err(|_| {
             errln!("weir: with --admin ADDRESS, no configuration is read");
         })?;
         Pages::of(config.as_ref(), None).map(|pages| pages.address).ok_or_else(|| {

@@ -13,6 +13,7 @@ use super::pages::{self, Page, Pages};
 use super::shell;
 use crate::app::{self, CounterError, CounterQuery, KeySelector};
 use crate::cli::print::{errln, out};
+use crate::config::Config;
 
 const EXIT_USAGE: u8 = 2;
 
@@ -61,7 +62,8 @@ pub(super) fn run(key: Key) -> ExitCode {
         Key::Show(named) => (named, false),
         Key::Reset(named) => (named, true),
     };
-    let config = match pages::configuration(name(forget), named.config.as_deref()) {
+    let needed = |config: &Config| app::needed_by_counters(config, &named.policy);
+    let config = match pages::configuration(name(forget), named.config.as_deref(), &needed) {
         Ok(config) => config,
         Err(code) => return code,
     };

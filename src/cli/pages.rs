@@ -38,15 +38,18 @@ pub(super) enum Page {
 }
 
 /// The configuration of the running proxy, for `command`: that of `--config`, or the default file
-/// if it exists. None where there is no file, as with `weir run --to`.
+/// if it exists. None where there is no file, as with `weir run --to`. Only what the settings that
+/// `needed` names refer to has to be there.
 pub(super) fn configuration(
     command: &str,
     path: Option<&Path>,
+    needed: &dyn Fn(&Config) -> Vec<String>,
 ) -> Result<Option<Config>, ExitCode> {
     let default = PathBuf::from(super::CONFIG_DEFAULT);
     match path.or_else(|| Some(default.as_path()).filter(|path| path.exists())) {
         Some(path) => {
-            app::load(path).map(Some).map_err(|wrong| super::wrong_config(command, &wrong))
+            let loaded = app::load_needed(path, needed);
+            loaded.map(Some).map_err(|wrong| super::wrong_config(command, &wrong))
         }
         None => Ok(None),
     }

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::reader::{Item, Notes, Table};
+use super::reader::{Item, Notes, Table, describe};
 use super::settings::{Else, Setting, Text};
 use super::units;
 use crate::engine::Secret;
@@ -79,10 +79,9 @@ impl Notes {
             }
             Err(cause) => {
                 self.watched.borrow_mut().push(Watch::now(&path));
-                item.found(
+                item.absent(
                     format!("{} ({cause})", path.display()),
                     format!("{expected} of at most {}", units::show_size(bytes_max)),
-                    None,
                 );
                 None
             }
@@ -175,7 +174,8 @@ impl Item<'_> {
             std::env::var(name).ok()
         };
         if value.is_none() {
-            self.wrong("the name of an environment variable that is set, in UTF-8");
+            let expected = "the name of an environment variable that is set, in UTF-8";
+            self.absent(describe(self.value), expected);
         }
         self.secret(&value?)
     }

@@ -15,11 +15,13 @@ pub(super) struct Finding {
     /// The expected range is only that of all numbers in the file. The module that uses the setting
     /// knows a narrower one.
     pub(super) general: bool,
+    /// A file or a variable that the setting names can't be read. Nothing else is wrong with it.
+    pub(super) is_absent: bool,
 }
 
 impl Finding {
     pub(super) fn new(error: SettingError, mark: Mark, help: Option<String>) -> Self {
-        Self { error, mark, help, general: false }
+        Self { error, mark, help, general: false, is_absent: false }
     }
 
     /// One that another module, or a guest, has found.

@@ -7,6 +7,7 @@
 //! invalid path, a limit that a guest refuses) come back to [`Source::locate`] and are rendered the
 //! same way.
 
+mod absent;
 mod acme;
 mod brackets;
 mod caps;

@@ -292,6 +292,12 @@ impl<'a> Item<'a> {
         self.notes.note(Finding { general: true, ..Finding::new(error, Mark::Value, None) });
     }
 
+    /// What the setting names can't be read.
+    pub(super) fn absent(&self, found: impl Into<String>, expected: impl Into<String>) {
+        let error = SettingError::new(self.path.clone(), found, expected);
+        self.notes.note(Finding { is_absent: true, ..Finding::new(error, Mark::Value, None) });
+    }
+
     /// An error with a text of its own for what was found.
     pub(super) fn found(
         &self,

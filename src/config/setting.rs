@@ -5,6 +5,8 @@ use super::finding::join;
 
 /// `[store]`.
 pub const STORE: &str = "store";
+/// `[admin]`.
+pub const ADMIN: &str = "admin";
 /// `[policies.*]`.
 pub const POLICIES: &str = "policies";
 /// `[[routes]]`.

@@ -13,6 +13,7 @@ use clap::Args;
 
 use super::pages::{self, Page, Pages};
 use crate::cli::print::errln;
+use crate::config::setting;
 use table::TopTable;
 
 /// Maximum number of keys of each limit: what the page itself allows.
@@ -43,7 +44,9 @@ pub(super) struct Top {
 
 impl Top {
     pub(super) fn run(self) -> ExitCode {
-        let config = match pages::configuration("top", self.config.as_deref()) {
+        let config = match pages::configuration("top", self.config.as_deref(), &|_| {
+            vec![setting::ADMIN.into()]
+        }) {
             Ok(config) => config,
             Err(code) => return code,
         };

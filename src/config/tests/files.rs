@@ -128,6 +128,34 @@ fn credentials_beside_a_mistake_are_not_shown() {
 }
 
 #[test]
+fn what_a_command_does_not_need_may_be_absent() {
+    let tls = "[[listeners]]\naddress = \"127.0.0.1:0\"\n\
+               certificates = [{ certificate = \"absent.pem\", key = \"absent.key\" }]\n";
+    let otlp = "[telemetry.otlp]\nendpoint = \"http://127.0.0.1:4318\"\n\
+                headers_env = { x-key = \"WEIR_TEST_ABSENT\" }\n";
+    let text = format!("{tls}{otlp}{REDIS}password_env = \"PATH\"\n{MINIMAL}");
+    let needed = |text: &str, needed: &[&str]| {
+        let needed: Vec<String> = needed.iter().map(|section| (*section).into()).collect();
+        parse(text).unwrap_err().or_needed(&|_| needed.clone())
+    };
+    let config = needed(&text, &["store", "policies.public", "listener"]).unwrap();
+    let engine::Settings::Redis(redis) = config.engine else { panic!("{:?}", config.engine) };
+    assert!(redis.password.is_some());
+    for (text, sections) in [
+        (text.replace("\"PATH\"", "\"WEIR_TEST_ABSENT\""), &["store"][..]),
+        (text.clone(), &["listeners"]),
+        (text.clone(), &["telemetry.otlp"]),
+        // Other errors are errors.
+        (text.replace("quota = 100", "quota = 100, quota = 1"), &["store"]),
+        (format!("workers = 3\n{text}"), &["store"]),
+    ] {
+        let errors = needed(&text, sections).unwrap_err();
+        // All of them, also those of what is not needed.
+        assert!(errors.count > 2 && errors.text.contains("absent.pem"), "{errors}");
+    }
+}
+
+#[test]
 fn a_token_is_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("proxy.toml");
