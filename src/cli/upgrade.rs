@@ -98,7 +98,7 @@ fn changes(releases: &[Release<'_>], from: Version, all: bool) -> String {
     for release in releases.iter().filter(|release| release.version.is_none_or(|own| own > from)) {
         let wanted = |(kind, _): &&(&str, &str)| all || ASKING.contains(kind);
         for (kind, of) in release.changes.iter().filter(wanted) {
-            text.push_str(&format!("{}: {}\n\n{}\n\n", release.title, kind, of.trim()));
+            text.push_str(&format!("{}: {}\n\n{}\n\n", release.title, kind, plain(of.trim())));
         }
     }
     text.truncate(text.trim_end().len());
@@ -106,6 +106,55 @@ fn changes(releases: &[Release<'_>], from: Version, all: bool) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Markdown as plain text: without the signs for emphasis and code. Of a link, the text remains,
+/// with the address if it leads to another site.
+fn plain(markdown: &str) -> String {
+    let mut text = String::with_capacity(markdown.len());
+    let mut rest = markdown;
+    while let Some(sign) = rest.find(['`', '[', '*']) {
+        let (before, at) = rest.split_at(sign);
+        text.push_str(before);
+        let code = at.strip_prefix('`').and_then(|after| after.split_once('`'));
+        let link = link(at);
+        rest = if let Some((code, after)) = code {
+            text.push_str(code);
+            after
+        } else if let Some((words, target, after)) = link {
+            text.push_str(&plain(words));
+            if target.contains("://") {
+                text.push_str(&format!(" ({target})"));
+            }
+            after
+        } else if let Some(after) = at.strip_prefix("**") {
+            after
+        } else {
+            // One ASCII character.
+            let (character, after) = at.split_at(1);
+            text.push_str(character);
+            after
+        };
+    }
+    text.push_str(rest);
+    text
+}
+
+/// The words and the target of a link at the beginning of a text, and what follows it.
+fn link(text: &str) -> Option<(&str, &str, &str)> {
+    let (mut depth, mut in_code) = (0_usize, false);
+    let close = text.char_indices().find_map(|(at, c)| {
+        match c {
+            '`' => in_code = !in_code,
+            '[' if !in_code => depth += 1,
+            ']' if !in_code => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        (depth == 0).then_some(at)
+    })?;
+    let (words, target) = (text.get(1..close)?, text.get(close + 1..)?.strip_prefix('(')?);
+    let (target, after) = target.split_once(')')?;
+    Some((words, target, after))
 }
 
 /// The releases of a changelog, the newest first.
@@ -183,6 +232,23 @@ mod tests {
         assert_eq!(releases[1].version, Some(Version([0, 10, 0])));
         let kinds: Vec<_> = releases[1].changes.iter().map(|(kind, _)| *kind).collect();
         assert_eq!(kinds, ["Changed", "Fixed"]);
+    }
+
+    #[test]
+    fn markdown_becomes_plain_text() {
+        for (markdown, expected) in [
+            (
+                "- **`weir key`** reads ([docs/key.md](docs/key.md#a)), see [the\n  `[admin]` table](x).",
+                "- weir key reads (docs/key.md), see the\n  [admin] table.",
+            ),
+            ("`[[routes]](x) /**` and [a] (b) * ` [", "[[routes]](x) /** and [a] (b) * ` ["),
+            ("[Keep](https://a.example/b)!", "Keep (https://a.example/b)!"),
+            ("[`a]`](x) \u{e4}*", "a] \u{e4}*"),
+        ] {
+            assert_eq!(plain(markdown), expected);
+        }
+        let own = plain(include_str!("../../CHANGELOG.md"));
+        assert!(!own.contains("](") && !own.contains("**`"), "{own}");
     }
 
     #[test]
