@@ -1,5 +1,7 @@
 //! Connections that know whether a call failed because they had been closed while they were idle.
 
+use std::error::Error;
+use std::fmt::Debug;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,8 +14,10 @@ use hyper::http::Extensions;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tower_service::Service;
+
+#[cfg(feature = "tls")]
+use crate::tls::Tls;
 
 /// What has gone over a connection.
 #[derive(Debug, Default)]
@@ -34,57 +38,81 @@ pub(crate) fn was_stale(error: &hyper_util::client::legacy::Error) -> bool {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Connector(HttpConnector);
+pub(crate) struct Connector {
+    tcp: HttpConnector,
+    /// For addresses with `https`.
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
+}
 
 impl Connector {
     /// For calls that end by this deadline. If a name has several addresses, one that is dead
     /// leaves some of the time for the others.
-    pub(crate) fn new(deadline: Duration) -> Self {
+    pub(crate) fn new(deadline: Duration, #[cfg(feature = "tls")] tls: Option<Tls>) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_happy_eyeballs_timeout(Some(deadline / 5));
         // Shared by the addresses of a family.
         connector.set_connect_timeout(Some(deadline / 5 * 4));
-        Self(connector)
+        connector.enforce_http(false);
+        Self {
+            tcp: connector,
+            #[cfg(feature = "tls")]
+            tls,
+        }
     }
 }
 
 impl Service<Uri> for Connector {
     type Response = TokioIo<Stream>;
-    type Error = <HttpConnector as Service<Uri>>::Error;
+    type Error = Box<dyn Error + Send + Sync>;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.0.poll_ready(cx)
+        self.tcp.poll_ready(cx).map_err(Into::into)
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
-        let connecting = self.0.call(to);
+        #[cfg(feature = "tls")]
+        let tls = self.tls.clone().zip(to.host().map(str::to_owned));
+        let connecting = self.tcp.call(to);
         Box::pin(async {
-            let stream = connecting.await?.into_inner();
+            let tcp = connecting.await?.into_inner();
+            #[cfg(feature = "tls")]
+            let stream: Box<dyn Bytes> = match tls {
+                Some((tls, host)) => Box::new(tls.handshake(&host, tcp).await?),
+                None => Box::new(tcp),
+            };
+            #[cfg(not(feature = "tls"))]
+            let stream: Box<dyn Bytes> = Box::new(tcp);
             Ok(TokioIo::new(Stream { stream, traffic: Arc::default() }))
         })
     }
 }
 
+/// The bytes of a connection, as they are before TLS.
+trait Bytes: AsyncRead + AsyncWrite + Debug + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Debug + Send + Unpin> Bytes for T {}
+
 #[derive(Debug)]
 pub(crate) struct Stream {
-    stream: TcpStream,
+    stream: Box<dyn Bytes>,
     traffic: Arc<Traffic>,
 }
 
 impl Stream {
-    fn sending(&mut self) -> Pin<&mut TcpStream> {
+    fn sending(&mut self) -> Pin<&mut dyn Bytes> {
         if self.traffic.answering.swap(false, Relaxed) {
             self.traffic.reused.store(true, Relaxed);
         }
-        Pin::new(&mut self.stream)
+        Pin::new(&mut *self.stream)
     }
 }
 
 impl Connection for Stream {
     fn connected(&self) -> Connected {
-        self.stream.connected().extra(Arc::clone(&self.traffic))
+        Connected::new().extra(Arc::clone(&self.traffic))
     }
 }
 

@@ -2,6 +2,8 @@
 #![doc = include_str!("../README.md")]
 
 mod connect;
+#[cfg(feature = "tls")]
+mod tls;
 mod types;
 
 use std::hash::{BuildHasher, RandomState};
@@ -51,9 +53,14 @@ pub enum Error {
         /// What is wrong.
         detail: String,
     },
-    /// The address of Weir is not `http://HOST[:PORT][/PATH]`.
+    /// The address of Weir is not `http://HOST[:PORT][/PATH]`, or the same with `https`, which
+    /// needs the feature `tls`.
     #[error("not an http address: {0}")]
     Address(String),
+    /// There is no certificate authority to trust: see [`Builder::tls`].
+    #[cfg(feature = "tls")]
+    #[error("{0}")]
+    Authorities(String),
     /// The token can't be sent.
     #[error("the token can't be sent in a header field")]
     Token(#[from] InvalidHeaderValue),
@@ -73,6 +80,8 @@ pub struct Builder {
     token: Option<String>,
     deadline: Duration,
     on_error: OnError,
+    #[cfg(feature = "tls")]
+    tls: Option<Arc<rustls::ClientConfig>>,
 }
 
 impl Builder {
@@ -95,10 +104,18 @@ impl Builder {
         self
     }
 
+    /// The authorities to trust and the client's own certificate, for an address with `https`. If
+    /// not set, the system's authorities are trusted.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, config: impl Into<Arc<rustls::ClientConfig>>) -> Self {
+        self.tls = Some(config.into());
+        self
+    }
+
     /// The client. Nothing is sent yet.
     ///
     /// # Errors
-    /// [`Error::Address`] and [`Error::Token`].
+    /// [`Error::Address`], [`Error::Token`] and `Error::Authorities`.
     pub fn build(self) -> Result<Client, Error> {
         let url = self.url.trim_end_matches('/').to_owned();
         if !is_address(&url) {
@@ -108,11 +125,24 @@ impl Builder {
         if let Some(text) = self.token {
             token.insert(HeaderValue::try_from(format!("Bearer {text}"))?).set_sensitive(true);
         }
+        #[cfg(feature = "tls")]
+        let tls = if is_https(&url) {
+            let config =
+                self.tls.map_or_else(tls::of_the_system, Ok).map_err(Error::Authorities)?;
+            Some(tls::Tls::new(config, self.deadline))
+        } else {
+            None
+        };
+        let connector = Connector::new(
+            self.deadline,
+            #[cfg(feature = "tls")]
+            tls,
+        );
         let http = |idle| {
             Http::builder(TokioExecutor::new())
                 .pool_timer(TokioTimer::new())
                 .pool_max_idle_per_host(idle)
-                .build(Connector::new(self.deadline))
+                .build(connector.clone())
         };
         Ok(Client {
             inner: Arc::new(Inner {
@@ -157,7 +187,14 @@ impl Client {
     /// Sets up a client of the Weir at `url`, e.g. `http://127.0.0.1:8082`.
     pub fn builder(url: impl Into<String>) -> Builder {
         let (deadline, on_error) = (Duration::from_millis(250), OnError::Deny);
-        Builder { url: url.into(), token: None, deadline, on_error }
+        Builder {
+            url: url.into(),
+            token: None,
+            deadline,
+            on_error,
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
     }
 
     /// Takes `hits` units by the policy of the question's domain.
@@ -350,9 +387,15 @@ impl Client {
     }
 }
 
-/// Whether it is `http://HOST[:PORT][/PATH]`.
+fn is_https(url: &str) -> bool {
+    url.parse::<Uri>().is_ok_and(|uri| uri.scheme_str() == Some("https"))
+}
+
+/// Whether it is `http://HOST[:PORT][/PATH]`, or with `https` where TLS can be spoken.
 fn is_address(url: &str) -> bool {
-    let uri = url.parse::<Uri>().ok().filter(|uri| uri.scheme_str() == Some("http"));
+    let is_known =
+        |uri: &Uri| uri.scheme_str() == Some("http") || (cfg!(feature = "tls") && is_https(url));
+    let uri = url.parse::<Uri>().ok().filter(is_known);
     uri.as_ref().and_then(Uri::authority).is_some_and(|authority| {
         let is_port = authority.port_u16().is_some_and(|port| port > 0);
         !url.contains(['?', '#', '@']) && (is_port || authority.as_str() == authority.host())

@@ -1,11 +1,15 @@
 //! The client against a server that misbehaves.
 
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_rustls::TlsAcceptor;
 use weir_client::{Client, Error, Kind, OnError, Question, Settlement};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -29,7 +33,10 @@ async fn client(on_error: OnError) -> io::Result<(Client, UnboundedReceiver<Stri
     Ok((client, seen))
 }
 
-async fn serve(stream: TcpStream, heads: UnboundedSender<String>) -> io::Result<()> {
+async fn serve<S>(stream: S, heads: UnboundedSender<String>) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let mut stream = BufReader::new(stream);
     for nth in 1.. {
         let (mut head, mut length) = (String::new(), 0);
@@ -142,10 +149,65 @@ async fn the_deadline_is_for_the_last_byte() -> Outcome {
     Ok(())
 }
 
+/// Settings of a server with a certificate for 127.0.0.1, and of a client that trusts it.
+fn tls() -> Result<(ServerConfig, ClientConfig), Box<dyn std::error::Error>> {
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let key = PrivateKeyDer::try_from(signing_key.serialize_der())?;
+    let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(vec![cert.der().clone()], key)?;
+    let mut roots = RootCertStore::empty();
+    roots.add(cert.der().clone())?;
+    let client = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok((server, client))
+}
+
+#[tokio::test]
+async fn asks_over_tls_a_server_that_it_trusts() -> Outcome {
+    let (server, trusting) = tls()?;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("https://{}", listener.local_addr()?);
+    let (heads_seen, mut seen) = unbounded_channel();
+    tokio::spawn(async move {
+        let acceptor = TlsAcceptor::from(Arc::new(server));
+        while let Ok((stream, _)) = listener.accept().await {
+            let (acceptor, heads) = (acceptor.clone(), heads_seen.clone());
+            tokio::spawn(async move {
+                if let Ok(stream) = acceptor.accept(stream).await {
+                    let _ = serve(stream, heads).await;
+                }
+            });
+        }
+    });
+    let slow = Duration::from_secs(10);
+    let client = Client::builder(&url).deadline(slow).tls(trusting).build()?;
+    assert_eq!(client.decide(&Question::new("ok")).await?.degraded, None);
+    heads(&mut seen);
+    // The connection is used again, and a call that it swallowed is sent on a new one.
+    let decision = client.decide(&Question::new("stale")).await?;
+    assert_eq!((decision.allowed, decision.degraded), (true, None));
+    assert_eq!(heads(&mut seen).len(), 2);
+    let (_, other) = tls()?;
+    let stranger = Client::builder(&url).deadline(slow).tls(other).build()?;
+    let decision = stranger.decide(&Question::new("ok")).await?;
+    assert_eq!(decision.degraded.as_deref(), Some("unreachable"));
+    // Connections that end have an empty head.
+    assert!(heads(&mut seen).iter().all(String::is_empty));
+    Ok(())
+}
+
 #[test]
 fn addresses_that_are_none() {
     for wrong in [
-        "https://a",
+        "ftp://a",
+        "https://",
+        "https://u:p@a",
         "http://",
         "http://u:p@a",
         "http://a?b",
