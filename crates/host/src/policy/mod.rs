@@ -26,6 +26,7 @@ mod health;
 mod instance;
 mod lints;
 mod listed;
+mod nested;
 mod remember;
 mod runtime;
 mod spare;
