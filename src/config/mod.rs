@@ -439,7 +439,7 @@ fn read(
     given: Vec<GivenFiles>,
 ) -> Result<Config, ConfigErrors> {
     let (root, errors) = DeTable::parse_recoverable(text);
-    let source = Source::new(path, text, root.get_ref());
+    let source = Source::new(path, text, root.get_ref(), !errors.is_empty());
     let mut notes = Notes::new(path.parent().unwrap_or(Path::new("")), watch);
     notes.given = given;
     let config = walk(&notes, root.get_ref());

@@ -151,7 +151,8 @@ fn read(text: &str, path: &Path, instead: Option<[PathBuf; 2]>) -> Result<Reques
     let (root, errors) = DeTable::parse_recoverable(text);
     let name = policy_name(root.get_ref());
     let section = super::setting::policy(&name);
-    let source = Source::under(path, text, root.get_ref(), &section);
+    let source = Source::new(path, text, root.get_ref(), !errors.is_empty());
+    let source = source.under(root.get_ref(), &section);
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut notes = Notes::new(folder, Some(Watch::read(path, text.as_bytes())));
     notes.instead = instead;

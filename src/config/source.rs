@@ -93,8 +93,11 @@ impl fmt::Debug for Data {
 }
 
 impl Source {
-    pub(super) fn new(path: &Path, text: &str, root: &DeTable<'_>) -> Self {
-        let page = Page::new(&path.display().to_string(), text, "", root);
+    /// `root` is what could be read of the text, all of it unless the text `is_torn`.
+    pub(super) fn new(path: &Path, text: &str, root: &DeTable<'_>, is_torn: bool) -> Self {
+        let mut spans = HashMap::new();
+        index(&mut spans, "", root, 0);
+        let page = Page::of(&path.display().to_string(), text, spans, is_torn);
         Self { page, data: Vec::new(), watched: Vec::new() }
     }
 
@@ -103,13 +106,12 @@ impl Source {
         self
     }
 
-    /// A file whose settings are also known under `section`.
-    pub(super) fn under(path: &Path, text: &str, root: &DeTable<'_>, section: &str) -> Self {
-        let mut source = Self::new(path, text, root);
-        let Page { name, text, mut spans, .. } = std::mem::take(&mut source.page);
+    /// The same file, whose settings are also known under `section`.
+    pub(super) fn under(mut self, root: &DeTable<'_>, section: &str) -> Self {
+        let Page { name, text, mut spans, .. } = std::mem::take(&mut self.page);
         index(&mut spans, section, root, 0);
-        source.page = Page::with(&name, text, spans);
-        source
+        self.page = Page::with(&name, text, spans);
+        self
     }
 
     /// What differs from what the file says, each drawn where it is said.
@@ -209,14 +211,7 @@ impl Source {
 }
 
 impl Page {
-    /// Indexes a text. `above` is the setting whose value is the whole text.
-    fn new(name: &str, text: &str, above: &str, root: &DeTable<'_>) -> Self {
-        let mut spans = HashMap::new();
-        index(&mut spans, above, root, 0);
-        Self::of(name, text, spans)
-    }
-
-    fn of(name: &str, text: &str, spans: HashMap<String, Span>) -> Self {
+    fn of(name: &str, text: &str, spans: HashMap<String, Span>, is_torn: bool) -> Self {
         let secret = spans.iter().filter(|(path, span)| {
             is_secret(path, text.get(span.value.clone()).unwrap_or_default())
         });
@@ -226,7 +221,7 @@ impl Page {
                 && !text.get(span.key.clone()).is_some_and(|key| key.contains(DIGEST_BEGIN))
         });
         blots.extend(in_digests.map(|(_, span)| span.key.clone()));
-        blots.extend(secret_lines(text, DeTable::parse(text).is_err()));
+        blots.extend(secret_lines(text, is_torn));
         blots.extend(user_infos(text));
         Self::with(name, blot(text, &blots), spans)
     }
