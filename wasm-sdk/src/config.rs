@@ -264,62 +264,6 @@ mod tests {
         assert_eq!(at, ["inner.kind", "needed", "words[1]"], "it hides no other mistake");
     }
 
-    #[derive(Debug, Deserialize)]
-    #[allow(dead_code, reason = "only mistakes matter")]
-    struct Buffered {
-        #[serde(flatten)]
-        common: Common,
-        #[serde(default)]
-        rules: Vec<Rule>,
-    }
-
-    #[derive(Debug, Deserialize)]
-    #[allow(dead_code, reason = "only mistakes matter")]
-    struct Common {
-        #[serde(default)]
-        on: bool,
-    }
-
-    #[derive(Debug, Deserialize)]
-    #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-    #[allow(dead_code, reason = "only mistakes matter")]
-    enum Rule {
-        Small {
-            #[serde(default)]
-            size: u8,
-        },
-    }
-
-    /// The proxy finds the setting by these messages: `nested` in its host of policies.
-    #[test]
-    fn what_serde_buffers_is_named_by_its_table() {
-        let told = |text: &str| {
-            let (_, mistakes) = read::<Buffered>(text);
-            mistakes.into_iter().map(|it| (it.path, it.message)).next().unwrap()
-        };
-        assert_eq!(told(r#"{"on": 3}"#), pair("", "found 3, expected true or false"));
-        assert_eq!(
-            told(r#"{"rules": [{"kind": "small", "size": "x"}]}"#),
-            pair("rules[0]", "found \"x\", expected a whole number, 0 or more")
-        );
-        assert_eq!(
-            told(r#"{"rules": [{"kind": "small", "size": 1.5}]}"#),
-            pair("rules[0]", "found a number with a fraction, expected a whole number, 0 or more")
-        );
-        assert_eq!(
-            told(r#"{"rules": [{"kind": "small", "sise": 1}]}"#),
-            pair("rules[0]", "found the unknown key `sise`, expected `size`; `size` is near")
-        );
-        assert_eq!(
-            told(r#"{"rules": [{"kind": "smal"}]}"#),
-            pair(
-                "rules[0].kind",
-                "found the unknown word `smal`, expected `small`; `small` is near"
-            ),
-            "the tag itself is read before"
-        );
-    }
-
     #[test]
     fn text_that_is_no_json_is_said_so() {
         assert_eq!(mistakes("{").len(), 1);

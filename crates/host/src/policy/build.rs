@@ -16,7 +16,6 @@ use super::error::{CallPhase, Cause, one_line};
 use super::fact;
 use super::health::Health;
 use super::instance::{Instance, StartError};
-use super::nested;
 use super::runtime::{MEMORY_BYTES_MAX, Runtime};
 use super::spare::{SpareInstances, Starter};
 use super::workers::Token;
@@ -87,9 +86,7 @@ pub(super) fn here(
     let unknown = written::unknown("config", &settings.config_json, &settings.scripts);
     let started = thread_cpu();
     let (instance, mut manifest) = Instance::start(&pre, &label, &bounds, &settings.config_json)
-        .map_err(|unready| {
-            not_started(unready, &settings.config_json, &unknown, source, &bounds)
-        })?;
+        .map_err(|unready| not_started(unready, &unknown, source, &bounds))?;
     if !unknown.is_empty() {
         return Err(unknown);
     }
@@ -140,7 +137,6 @@ pub(super) fn here(
 /// Why the first instance did not start, besides the `unknown` names in its configuration.
 fn not_started(
     unready: StartError,
-    config_json: &str,
     unknown: &[SettingError],
     source: &str,
     bounds: &Bounds,
@@ -148,7 +144,7 @@ fn not_started(
     match unready {
         // An error that both found is reported once.
         StartError::Refused(errors) => {
-            let refused = refused("config", config_json, &errors);
+            let refused = refused("config", &errors);
             let is_news =
                 |ours: &&SettingError| !refused.iter().any(|it| it.setting == ours.setting);
             let more = unknown.iter().filter(is_news).cloned();
@@ -209,7 +205,7 @@ const RATE_HINT: &str =
 
 /// A guest's errors, with the whole path of each setting. The SDK writes "found X, expected Y";
 /// others may write what they like.
-fn refused(config: &str, config_json: &str, errors: &[types::Mistake]) -> Vec<SettingError> {
+fn refused(config: &str, errors: &[types::Mistake]) -> Vec<SettingError> {
     if errors.is_empty() {
         return vec![SettingError::new(
             config,
@@ -217,14 +213,12 @@ fn refused(config: &str, config_json: &str, errors: &[types::Mistake]) -> Vec<Se
             "one that it accepts",
         )];
     }
-    let written = serde_json::from_str(config_json).unwrap_or_default();
     let whole = |error: &types::Mistake| {
+        let path = one_line(&error.path);
+        let dot = if path.is_empty() || path.starts_with('[') { "" } else { "." };
         let message = error.message.as_str();
         let parts = message.strip_prefix("found ").and_then(|rest| rest.split_once(", expected "));
         let (found, expected) = parts.unwrap_or((message, "what the policy accepts"));
-        let path = nested::below(&written, &error.path, found, expected);
-        let path = one_line(path.as_ref().unwrap_or(&error.path));
-        let dot = if path.is_empty() || path.starts_with('[') { "" } else { "." };
         let found = error_line(found, ERROR_CHARS_MAX);
         // Of a limit, which is in a list.
         let is_rate = found == RATE_KEY && path.ends_with("].rate");
@@ -250,33 +244,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_read_from_a_buffer_is_marked_where_it_is() {
-        let config = r#"{"rules": [{"kind": "a", "size": "x"}, {"kind": "b", "sise": 1}]}"#;
-        let mistake = |path: &str, message: &str| types::Mistake {
-            path: path.into(),
-            message: message.into(),
-        };
-        let errors = [
-            mistake("rules[0]", "found \"x\", expected a whole number, 0 or more"),
-            mistake("rules[1]", "found the unknown key `sise`, expected `size`"),
-            mistake("", "found no `needed`, expected this setting"),
-            mistake("rules[0]", "b is too large"),
-        ];
-        let found = refused("config", config, &errors);
-        let settings: Vec<_> = found.iter().map(|error| error.setting.as_str()).collect();
-        let expected =
-            ["config.rules[0].size", "config.rules[1].sise", "config", "config.rules[0]"];
-        assert_eq!(settings, expected);
-    }
-
-    #[test]
     fn what_is_near_is_kept_of_an_error_that_lists_many_keys() {
         let keys = "`a-key-with-a-long-name`, ".repeat(50);
         let word = "x".repeat(600);
         let message =
             format!("found the unknown key `{word}`, expected one of {keys}; `quota` is near");
-        let found =
-            refused("config", "{}", &[types::Mistake { path: "limits[0]".into(), message }]);
+        let found = refused("config", &[types::Mistake { path: "limits[0]".into(), message }]);
         let [error] = found.as_slice() else { panic!("{found:?}") };
         assert!(error.in_key && error.found.starts_with("the unknown key `xxx"), "{error}");
         assert!(error.expected.starts_with("one of `a-key"), "{error}");

@@ -81,7 +81,7 @@ impl DeclaredLimit {
 }
 
 /// The value at the path `at` of a configuration, such as `plans.gold[0]`. Names may contain dots.
-pub(super) fn find<'a>(value: &'a Value, at: &str) -> Option<&'a Value> {
+fn find<'a>(value: &'a Value, at: &str) -> Option<&'a Value> {
     match value {
         _ if at.is_empty() => Some(value),
         Value::Array(items) => {

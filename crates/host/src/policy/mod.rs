@@ -26,7 +26,6 @@ mod health;
 mod instance;
 mod lints;
 mod listed;
-mod nested;
 mod remember;
 mod runtime;
 mod spare;
