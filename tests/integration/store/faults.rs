@@ -205,6 +205,56 @@ async fn a_store_that_comes_back_counts_again() {
 }
 
 #[tokio::test]
+async fn slots_without_a_master_fail_in_one_line_until_they_have_one() {
+    let (upstream, cluster) =
+        (Upstream::start(), Cluster::of(3, &["--cluster-require-full-coverage", "no"]));
+    let limit = format!("{LIMIT}, key = \"{{header.x-key}}\"");
+    let config = simple(&upstream.url(), &[&limit]).redis("cluster", &cluster.addresses());
+    let weir = Weir::start(&config.text());
+    // One of the first node's own.
+    let slots = ["0", "3000"];
+    let all = async || {
+        let mut failed = 0;
+        for number in 0..40 {
+            let reply = get(weir.http, "/", &[("x-key", &number.to_string())]).await;
+            assert!(matches!(reply.status, 200 | 503), "{reply:?}");
+            failed += usize::from(reply.status == 503);
+        }
+        failed
+    };
+    assert_eq!(all().await, 0);
+    for node in &cluster.nodes {
+        node.connect().ask(&["CLUSTER", "DELSLOTSRANGE", slots[0], slots[1]]);
+    }
+    eventually_async("keys have no master", async || {
+        let failed = all().await;
+        if failed > 0 { Ok(()) } else { Err(format!("{failed}")) }
+    })
+    .await;
+    let failing = "a Redis shard is failing: the limits on it follow on_store_error";
+    let serving = "a Redis shard is serving again";
+    let unowned = |message: &str| {
+        let events = weir.output().await_events(message, 1).into_iter();
+        events.filter(|event| event["node"] == "slots without a master").count()
+    };
+    // The owners are read meanwhile, again and again.
+    let mut failed = 0;
+    while failed < 100 {
+        failed += all().await;
+    }
+    assert_eq!(unowned(failing), 1);
+    let events = weir.output().events();
+    assert!(!events.iter().any(|event| event["message"] == serving), "{events:?}");
+    cluster.nodes[0].connect().ask(&["CLUSTER", "ADDSLOTSRANGE", slots[0], slots[1]]);
+    eventually_async("all keys have a master", async || {
+        let failed = all().await;
+        if failed == 0 { Ok(()) } else { Err(format!("{failed}")) }
+    })
+    .await;
+    assert_eq!((unowned(serving), unowned(failing)), (1, 1));
+}
+
+#[tokio::test]
 async fn without_a_store_local_counts_this_proxys_share_and_says_so() {
     let (upstream, mut redis) = (Upstream::start(), Redis::start());
     let limit = "name = \"day\", algorithm = \"fixed_window\", quota = 10, period = \"1d\"";

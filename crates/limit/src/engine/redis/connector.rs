@@ -293,7 +293,8 @@ async fn ask(stream: &mut Stream, words: &[&[u8]]) -> Result<Value, OpenError> {
 
 /// The node refuses the handshake.
 fn refused(error: &RedisError) -> OpenError {
-    OpenError { cause: failure::engine_error(error).cause, why: error.to_string() }
+    let (cause, why) = failure::greeting(error);
+    OpenError { cause, why }
 }
 
 fn keep_alive(tcp: &TcpStream) -> std::io::Result<()> {

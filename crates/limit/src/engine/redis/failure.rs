@@ -74,33 +74,59 @@ pub(super) fn next(error: &RedisError) -> ErrorAction {
 
 /// The cause of an error that is not retried, and whether the command may have run.
 pub(super) fn engine_error(error: &RedisError) -> EngineError {
+    known(error).unwrap_or_else(|| {
+        if let Some(held_back) = LOG.due() {
+            tracing::error!(%error, held_back, "Redis answered a script with an error");
+        }
+        EngineError { cause: Cause::Script, ran: Execution::Unknown }
+    })
+}
+
+/// Why a node does not greet a new connection, and what it says. No script has run on it: what is
+/// not known, such as too many clients, is about the connection.
+pub(super) fn greeting(error: &RedisError) -> (Cause, String) {
+    let cause = known(error).map_or(Cause::Connection, |error| error.cause);
+    let is_old = error.code() == Some("NOPROTO")
+        || error.detail().is_some_and(|detail| detail.contains("unknown command"));
+    (
+        cause,
+        if is_old {
+            format!("{error}; it has to be Redis 7.0 or later")
+        } else {
+            error.to_string()
+        },
+    )
+}
+
+/// The same, of an error with a known meaning.
+fn known(error: &RedisError) -> Option<EngineError> {
     let not_run = |cause| EngineError { cause, ran: Execution::No };
     // Redis checks these before it runs a script that begins with `#!lua`: see
     // `scriptPrepareForRun`.
     match error.code() {
-        Some("OOM") => return not_run(Cause::OutOfMemory),
-        Some("NOREPLICAS") => return not_run(Cause::NoReplicas),
-        Some("BUSY") => return not_run(Cause::Busy),
-        Some("NOPERM" | "NOAUTH" | "WRONGPASS") => return not_run(Cause::NoPermission),
-        Some("MISCONF") => return not_run(Cause::Misconfigured),
+        Some("OOM") => return Some(not_run(Cause::OutOfMemory)),
+        Some("NOREPLICAS") => return Some(not_run(Cause::NoReplicas)),
+        Some("BUSY") => return Some(not_run(Cause::Busy)),
+        Some("NOPERM" | "NOAUTH" | "WRONGPASS") => return Some(not_run(Cause::NoPermission)),
+        Some("MISCONF") => return Some(not_run(Cause::Misconfigured)),
         // A take or a look then ends before it writes. A give-back is another matter: see
         // `Redis::give_back`.
         Some(SCRIPT_FAILED) => {
             let (script, why) =
                 error.detail().unwrap_or_default().split_once(' ').unwrap_or_default();
             script_texts::log_failure(script, why);
-            return not_run(Cause::Script);
+            return Some(not_run(Cause::Script));
         }
-        Some("MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN") => return not_run(Cause::Cluster),
-        Some("LOADING") => return not_run(Cause::Loading),
-        Some("READONLY" | "MASTERDOWN") => return not_run(Cause::Replica),
+        Some("MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN") => return Some(not_run(Cause::Cluster)),
+        Some("LOADING") => return Some(not_run(Cause::Loading)),
+        Some("READONLY" | "MASTERDOWN") => return Some(not_run(Cause::Replica)),
         // Commands of the script that came before may have run.
         Some("ERR") if error.detail().is_some_and(|detail| detail.starts_with(NO_COMMAND)) => {
-            return EngineError { cause: Cause::NoPermission, ran: Execution::Unknown };
+            return Some(EngineError { cause: Cause::NoPermission, ran: Execution::Unknown });
         }
         _ => {}
     }
-    match error.kind() {
+    Some(match error.kind() {
         _ if error.detail().is_some_and(|detail| detail.contains(NO_CLUSTER)) => {
             not_run(Cause::NoCluster)
         }
@@ -112,13 +138,8 @@ pub(super) fn engine_error(error: &RedisError) -> EngineError {
         ErrorKind::Io | ErrorKind::Parse => {
             EngineError { cause: Cause::Connection, ran: Execution::Unknown }
         }
-        _ => {
-            if let Some(held_back) = LOG.due() {
-                tracing::error!(%error, held_back, "Redis answered a script with an error");
-            }
-            EngineError { cause: Cause::Script, ran: Execution::Unknown }
-        }
-    }
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
@@ -188,6 +209,21 @@ mod tests {
         ] {
             let expected = EngineError { cause, ran: Execution::No };
             assert_eq!(engine_error(&answer(line)), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_does_not_greet_is_not_about_a_script() {
+        for (line, cause, told) in [
+            ("-ERR max number of clients reached\r\n", Cause::Connection, "max number of clients"),
+            ("-DENIED Redis is running in protected mode\r\n", Cause::Connection, "protected mode"),
+            ("-ERR unknown command 'HELLO'\r\n", Cause::Connection, "Redis 7.0 or later"),
+            ("-NOPROTO unsupported protocol version\r\n", Cause::Connection, "Redis 7.0 or later"),
+            ("-WRONGPASS x\r\n", Cause::NoPermission, "x"),
+            ("-LOADING x\r\n", Cause::Loading, "Loading"),
+        ] {
+            let (found, why) = greeting(&answer(line));
+            assert!(found == cause && why.contains(told), "{line}: {found:?}, {why}");
         }
     }
 

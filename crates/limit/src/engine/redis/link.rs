@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 
 use super::connector::Connector;
+use super::outage::{NO_MASTER, NODE_SEPARATOR};
 use super::pipeline::Pipeline;
 use super::topology::Topology;
 use super::watch::Watch;
@@ -63,14 +64,12 @@ impl Link {
     }
 
     /// The address of the node that owns `slot`, for the log; all that are configured, while the
-    /// owner is not known.
+    /// owner is not known; [`NO_MASTER`], if there is none.
     pub(super) fn node_of(&self, slot: u16) -> Arc<str> {
-        let topology = self.watch.topology();
-        let owner = topology.as_ref().and_then(|topology| topology.owner(slot));
-        owner.map_or_else(
-            || self.connector.nodes().collect::<Vec<_>>().join(", ").into(),
-            |owner| Arc::clone(&owner.address),
-        )
+        let Some(topology) = self.watch.topology() else {
+            return self.connector.nodes().collect::<Vec<_>>().join(NODE_SEPARATOR).into();
+        };
+        topology.owner(slot).map_or_else(|| NO_MASTER.into(), |owner| Arc::clone(&owner.address))
     }
 
     /// The script for these cells' programs.

@@ -41,6 +41,7 @@ use smallvec::SmallVec;
 pub use self::advice::Advice;
 use self::connector::Connector;
 use self::link::Link;
+use self::outage::NO_MASTER;
 use self::watch::Watch;
 use super::driver::{self, Script, Verb};
 use super::{
@@ -277,7 +278,7 @@ impl Redis {
             return Err(EngineError { cause, ran: Execution::No });
         }
         if lacks_owners {
-            failing.push(("slots without a master".into(), Cause::Cluster));
+            failing.push((NO_MASTER.into(), Cause::Cluster));
         }
         Ok(failing)
     }

@@ -18,6 +18,10 @@ const HICCUP_MAX: Duration = Duration::from_secs(1);
 const LINE_EVERY: Duration = Duration::from_secs(10);
 /// Maximum number of shards remembered.
 const SHARDS_MAX: usize = 1_024;
+/// What stands for the node of a slot that has none.
+pub(super) const NO_MASTER: &str = "slots without a master";
+/// Between the names of several nodes, which stand for the owner of a slot while it is not known.
+pub(super) const NODE_SEPARATOR: &str = ", ";
 
 /// The outages of all shards.
 #[derive(Debug, Default)]
@@ -71,21 +75,27 @@ impl Outages {
     /// Why `node` could not be connected to; of several addresses, why one of them could not.
     fn reason(&self, node: &str) -> Option<String> {
         let reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
-        node.split(", ").find_map(|node| reasons.get(node).cloned())
+        node.split(NODE_SEPARATOR).find_map(|node| reasons.get(node).cloned())
     }
 
-    /// Ends the outages of all nodes but these: others own their slots now.
+    /// Ends the outages of all nodes but these: others own their slots now. That of nodes whose
+    /// slots are not known ends with the next call that succeeds, since to know them is not to
+    /// reach them.
     pub(super) fn keep(&self, is_master: impl Fn(&str) -> bool, now: Instant) {
-        if !self.any() {
-            return;
+        if self.any() {
+            self.end_all(|node| !is_master(node) && !are_several(node), now);
         }
+    }
+
+    /// Ends the outages of the shards with these names.
+    fn end_all(&self, is_over: impl Fn(&str) -> bool, now: Instant) {
         let failing = |(node, outage): (&String, &Outage)| {
-            (outage.failed > 0 && !is_master(node)).then(|| node.clone())
+            (outage.failed > 0 && is_over(node)).then(|| node.clone())
         };
         let shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
-        let replaced: Vec<String> = shards.iter().filter_map(failing).collect();
+        let over: Vec<String> = shards.iter().filter_map(failing).collect();
         drop(shards);
-        replaced.iter().for_each(|node| self.succeeded(node, now));
+        over.iter().for_each(|node| self.log_end(node, now));
     }
 
     /// Records that a call to the shard at `node` failed.
@@ -103,11 +113,18 @@ impl Outages {
 
     /// Records that a call to the shard at `node` succeeded.
     pub(super) fn succeeded(&self, node: &str, now: Instant) {
+        self.log_end(node, now);
+        if self.any() {
+            self.end_all(are_several, now);
+        }
+    }
+
+    fn log_end(&self, node: &str, now: Instant) {
         if let Some(Line::ServesAgain { failed, away }) = self.end(node, now) {
             tracing::info!(
                 node,
                 failed_calls = failed,
-                away_s = away.as_secs_f64(),
+                away_s = (away.as_secs_f64() * 1e3).round() / 1e3,
                 "a Redis shard is serving again"
             );
         }
@@ -160,6 +177,11 @@ impl Outages {
     }
 }
 
+/// Whether this is the name of several nodes: the owner of a slot is not known.
+fn are_several(node: &str) -> bool {
+    node.contains(NODE_SEPARATOR)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,6 +210,23 @@ mod tests {
         outages.keep(|node| node == "b:1", now);
         assert_eq!(outages.end("a:1", now), None, "it has ended");
         assert!(outages.any() && outages.end("b:1", now).is_some());
+        assert!(!outages.any());
+    }
+
+    #[test]
+    fn that_the_owners_are_known_ends_no_outage() {
+        let (outages, now) = (Outages::default(), monotonic());
+        let several = ["a:1", "b:1"].join(NODE_SEPARATOR);
+        for node in [several.as_str(), NO_MASTER] {
+            (0..5).for_each(|_| _ = outages.add_failure(node, Cause::Cluster, now));
+        }
+        // Slots have no master, and then they have.
+        outages.keep(|node| node == NO_MASTER, now);
+        assert!(outages.shards.lock().unwrap().values().all(|outage| outage.failed == 5));
+        outages.keep(|node| node == "a:1", now);
+        assert_eq!(outages.end(NO_MASTER, now), None, "it has ended");
+        assert!(outages.any());
+        outages.succeeded("a:1", now);
         assert!(!outages.any());
     }
 

@@ -11,6 +11,7 @@ use ::redis::{Cmd, Value};
 use tokio::time::{sleep, timeout_at};
 
 use super::link::Link;
+use super::outage::NO_MASTER;
 use super::topology::Topology;
 use super::watch::READ_EVERY;
 use super::{failure, text};
@@ -78,8 +79,10 @@ async fn run(running: ReadTask) {
             Err(cause) => link.watch.refuse(cause),
         }
         if let Some(topology) = link.watch.topology() {
-            let is_master =
-                |node: &str| topology.masters().iter().any(|master| &*master.address == node);
+            let is_master = |node: &str| match node {
+                NO_MASTER => topology.lacks_owners(),
+                node => topology.masters().iter().any(|master| &*master.address == node),
+            };
             link.connector.outages.keep(is_master, clock::monotonic());
         }
         let Some(pause) = link.watch.pause() else { return };
