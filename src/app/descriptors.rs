@@ -13,7 +13,9 @@ const FIXED: usize = 24;
 /// Descriptors of each worker: for its runtime, its connections to Redis, and a name that is being
 /// resolved.
 const PER_WORKER: usize = 8;
-/// Connections to the admin pages, where descriptors are scarce.
+/// Connections to the admin pages, where descriptors are scarce: a sixteenth of them, and at least
+/// eight.
+const ADMIN_PART: usize = 16;
 const ADMIN_MIN: usize = 8;
 
 /// How many files the process may have open.
@@ -69,7 +71,7 @@ impl Descriptors {
             let upstreams = have - own - admin - connections;
             return Shares { clients: connections, upstreams, admin, have, wanted };
         }
-        let admin = admin.min(ADMIN_MIN);
+        let admin = admin.min((have / ADMIN_PART).max(ADMIN_MIN));
         let rest = have.saturating_sub(own + admin);
         let clients = connections.min((rest / 2).max(1));
         Shares { clients, upstreams: rest.saturating_sub(clients).max(1), admin, have, wanted }
@@ -109,10 +111,12 @@ mod tests {
 
     #[test]
     fn few_descriptors_are_shared_by_clients_and_upstreams() {
-        for have in [0, 10, 64, 100, 1_024, 4_096, 40_000] {
+        for (have, operators) in
+            [(0, 8), (10, 8), (64, 8), (100, 8), (1_024, 64), (4_096, 256), (40_000, 256)]
+        {
             let Shares { clients, upstreams, admin, wanted, .. } =
                 Descriptors { have }.share(20_000, 256, 2, 1);
-            assert!(clients >= 1 && upstreams >= 1 && admin == ADMIN_MIN && wanted > have);
+            assert!(clients >= 1 && upstreams >= 1 && admin == operators && wanted > have);
             assert!(
                 have < 64 || 24 + 18 + admin + clients + upstreams <= have,
                 "{have}: {clients} {upstreams}"

@@ -119,6 +119,7 @@ struct Acceptor<H> {
     reclaimed: CounterSet<ReclaimCause>,
     /// Rate-limits the warning about an address with too many connections.
     address_warnings: LogThrottle,
+    full_warnings: LogThrottle,
     errors: Arc<ErrorCounters>,
     /// Consecutive errors of the kind that hits every accept.
     failures: u32,
@@ -142,6 +143,7 @@ impl<H: Handler> Acceptor<H> {
             refused: metrics.counters(names::CONNECTIONS_REFUSED, &[]),
             reclaimed: metrics.counters(names::CONNECTIONS_RECLAIMED, &[]),
             address_warnings: LogThrottle::default(),
+            full_warnings: LogThrottle::default(),
             errors: Arc::new(ErrorCounters::new(metrics)),
             failures: 0,
         }
@@ -228,7 +230,18 @@ impl<H: Handler> Acceptor<H> {
         let state = Arc::<ConnectionState>::default();
         let permit = match self.permit(&state, address, &settings).await {
             Ok(permit) => permit,
-            Err(PermitError::Full { .. }) => return self.refused.inc(AcceptRefusal::Limit),
+            Err(PermitError::Full { .. }) => {
+                self.refused.inc(AcceptRefusal::Limit);
+                if let Some(held_back) = self.full_warnings.due() {
+                    let bound = settings.connections_max;
+                    tracing::warn!(
+                        bound,
+                        held_back,
+                        "there are as many connections as may be: a new one is closed"
+                    );
+                }
+                return;
+            }
             Err(PermitError::Address) => {
                 self.refused.inc(AcceptRefusal::Address);
                 if let Some(held_back) = self.address_warnings.due() {
