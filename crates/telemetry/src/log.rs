@@ -241,8 +241,13 @@ fn writer() -> &'static Writer {
 
 /// Writes all waiting lines in one go: under load, one write serves many lines.
 fn drain(messages: &Receiver<Message>) {
-    let (mut batch, mut failures) = (Vec::new(), Failures::default());
+    let (mut batch, mut failures, mut is_torn) = (Vec::new(), Failures::default(), false);
     while let Ok(message) = messages.recv() {
+        if is_torn {
+            // The next line must not go on where the last one was cut off, as by a full disk.
+            batch.push(b'\n');
+        }
+        let begin = batch.len();
         let mut flushed = append(&mut batch, message);
         while flushed.is_none()
             && batch.len() < BATCH_BYTES
@@ -260,11 +265,12 @@ fn drain(messages: &Receiver<Message>) {
             false => write_all(std::io::stdout().as_fd(), &batch),
             true => write_all(std::io::stderr().as_fd(), &batch),
         };
+        is_torn = is_torn_after(&batch, written, is_torn);
         // Neither a closed output nor a flush that timed out is a reason to stop.
         if written < batch.len()
             && let Some(writer) = WRITER.get()
         {
-            let lost = batch.get(written..lines).unwrap_or_default();
+            let lost = batch.get(written.max(begin)..lines).unwrap_or_default();
             let lost = lost.iter().filter(|byte| **byte == b'\n').count();
             writer.dropped.fetch_add(dropped, Ordering::Relaxed);
             writer.lose(lost as u64);
@@ -276,6 +282,12 @@ fn drain(messages: &Receiver<Message>) {
         batch.clear();
         let _ = flushed.map(|done| done.try_send(()));
     }
+}
+
+/// Whether the output ends within a line after so many bytes of this batch.
+fn is_torn_after(batch: &[u8], written: usize, was_torn: bool) -> bool {
+    let last = written.checked_sub(1).and_then(|last| batch.get(last));
+    last.map_or(was_torn, |last| *last != b'\n')
 }
 
 /// Writes to standard output that failed.
@@ -370,6 +382,23 @@ impl<'a> MakeWriter<'a> for Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_output_that_ends_within_a_line_is_torn_until_one_ends() {
+        for (batch, written, was_torn, is_torn) in [
+            ("a\nb\n", 4, true, false),
+            ("a\nb\n", 3, false, true),
+            ("a\nb\n", 2, true, false),
+            ("a\nb\n", 0, true, true),
+            ("a\nb\n", 0, false, false),
+            // The line end that ends what was torn.
+            ("\nc\n", 1, true, false),
+            ("\nc\n", 2, true, true),
+        ] {
+            let found = is_torn_after(batch.as_bytes(), written, was_torn);
+            assert_eq!(found, is_torn, "{batch:?} {written} {was_torn}");
+        }
+    }
 
     #[test]
     fn a_flush_gives_up_where_nobody_reads_the_log() {
