@@ -628,7 +628,7 @@ fn settings_of(
         hash: route.hash.clone(),
         mirror,
         priority: route.priority,
-        maintenance: route.maintenance,
+        maintenance: route.maintenance.clone(),
         when: route.when.clone(),
         extras: route.extras.clone(),
     }

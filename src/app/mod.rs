@@ -534,6 +534,7 @@ impl Reloader {
             Ok((watched, Some(changes))) => (Ok(watched), ReloadEnd::Applied(changes)),
             Ok((watched, None)) => (Ok(watched), ReloadEnd::ShuttingDown),
             Err(errors) => {
+                reloads::follow_maintenance(&self.0.current.load().built.routes);
                 let ended = ReloadEnd::refused(&errors);
                 (Err(errors), ended)
             }

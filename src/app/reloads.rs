@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::config::{Changes, ConfigErrors, Effect, ErrorAt, Outline};
+use crate::config::{self, Changes, ConfigErrors, Effect, ErrorAt, Outline, Route};
 use crate::reload::{Reason, ReloadOutcome, ReloadResult, Trigger, TriggerError};
 use crate::telemetry::Label as _;
 
@@ -175,6 +175,19 @@ impl Reloads {
                 };
                 (status, refusal_json(&why.to_string()).to_string())
             }
+        }
+    }
+}
+
+/// Takes routes out of service, and back, by their files, although the configuration that says so
+/// anew is refused: where something is broken, that is what the switch is for.
+pub(super) fn follow_maintenance(running: &[Route]) {
+    for Route { name, maintenance, .. } in running {
+        let Some(switch) = maintenance else { continue };
+        let is_on = config::is_plain(switch.file());
+        if switch.set(is_on) {
+            let state = if is_on { "out of service" } else { "in service again" };
+            tracing::info!(route = name, "this route is {state}, by its file of maintenance");
         }
     }
 }

@@ -9,6 +9,7 @@ use super::reader::{Item, Notes, Table, describe};
 use super::settings::{Else, Setting, Text};
 use super::units;
 use crate::engine::Secret;
+use crate::proxy::settings::Maintenance;
 use crate::reload::Watch;
 use weir_tls::{PEM_BYTES_MAX, Pem};
 
@@ -48,7 +49,7 @@ pub(super) fn cause(error: &io::Error) -> String {
 }
 
 /// Whether it is a regular file: opening a pipe could block.
-pub(super) fn is_plain(path: &Path) -> bool {
+pub(crate) fn is_plain(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
 
@@ -90,14 +91,13 @@ impl Notes {
 }
 
 impl Item<'_> {
-    /// Whether the file that the setting names exists. It is watched either way.
-    pub(super) fn is_there(&self) -> bool {
-        let Some(name) = self.text("the path of a file").filter(|name| !name.is_empty()) else {
-            return false;
-        };
+    /// The switch whose file the setting names. The file is watched, whether it exists or not.
+    pub(super) fn switch(&self) -> Option<Maintenance> {
+        let name = self.text("the path of a file").filter(|name| !name.is_empty())?;
         let path = self.notes.folder.join(name);
         self.notes.watched.borrow_mut().push(Watch::now(&path));
-        is_plain(&path)
+        let is_on = is_plain(&path);
+        Some(Maintenance::new(path, is_on))
     }
 
     /// The PEM file that the setting names, unparsed: the module that uses it checks its content.

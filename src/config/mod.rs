@@ -50,7 +50,9 @@ use toml::de::DeTable;
 
 use crate::limit::Scope;
 use crate::plan::{NAME_BYTES_MAX, OnStoreError};
-use crate::proxy::settings::{Extras, FieldStyle, HashBy, Inspect, Redirect, Respond, When};
+use crate::proxy::settings::{
+    Extras, FieldStyle, HashBy, Inspect, Maintenance, Redirect, Respond, When,
+};
 use crate::reload::Watch;
 pub use crate::telemetry::OF_POLICY;
 use crate::telemetry::{Label as _, Lint, LintKind, SettingError};
@@ -60,6 +62,7 @@ use finding::{Finding, join};
 use reader::{GivenFiles, Item, Notes, Table};
 
 pub use changes::{CHANGES_SHOWN_MAX, Change, Changes, Effect, Outline};
+pub(crate) use files::is_plain;
 pub use quick::quick;
 pub use requests::{Entry, Expectation, Requests, ScheduledReply, policy_alone};
 pub use server::ADMIN_DEFAULT;
@@ -163,8 +166,8 @@ pub struct Route {
     pub hash: Option<HashBy>,
     /// `mirror`.
     pub mirror: Option<Mirror>,
-    /// Whether the file of `maintenance` is there.
-    pub maintenance: bool,
+    /// `maintenance`, and whether its file is there.
+    pub maintenance: Option<Maintenance>,
     /// `priority`.
     pub priority: u8,
     /// Which requests it takes of those of another route, if not all.

@@ -109,7 +109,7 @@ fn route(item: &Item<'_>, above: &RouteDefaults, names: &mut Names) -> Option<Ro
     let priority = table.read(&route::PRIORITY);
     let when = when(table.section("when"));
     let extras = extras(&mut table);
-    let maintenance = table.item(&route::MAINTENANCE).is_some_and(|item| item.is_there());
+    let maintenance = table.item(&route::MAINTENANCE).and_then(|item| item.switch());
     match action {
         Some(RouteAction::Respond(_) | RouteAction::Redirect(_)) => of_upstreams_only(&table),
         Some(RouteAction::Decide(_)) => of_requests_only(&table),

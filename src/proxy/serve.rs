@@ -21,6 +21,7 @@ use super::live::LocalSnapshot;
 use super::receive::target::Target;
 use super::receive::{self, NormalHead, Received, forward_auth, unrouted};
 use super::refusal::Refusal;
+use super::route::maintenance::Maintenance;
 use super::snapshot::{Action, Route};
 use super::{reply, route};
 
@@ -170,7 +171,7 @@ fn destination(
     received: &Received,
     parameters: &[&str],
 ) -> Result<Option<String>, Refusal> {
-    if route.maintenance {
+    if route.maintenance.as_ref().is_some_and(Maintenance::is_on) {
         return Err(Refusal::Maintenance);
     }
     match (&route.extras, &route.action) {

@@ -14,6 +14,7 @@ use crate::upstream::{Overrides, Upstream};
 use crate::wire::Rate;
 
 pub use super::callers::{CallScope, Caller, Callers, TokenDigest};
+pub use super::route::maintenance::Maintenance;
 
 /// One `[[routes]]`, with the objects that it names already built.
 #[derive(Clone, Debug)]
@@ -49,8 +50,8 @@ pub struct RouteSettings {
     pub hash: Option<HashBy>,
     /// Where its requests are copied to.
     pub mirror: Option<Mirror>,
-    /// Whether it is being worked on: its requests are answered with 503.
-    pub maintenance: bool,
+    /// Whether it is being worked on: its requests are answered with 503 then.
+    pub maintenance: Option<Maintenance>,
     /// How much its requests matter where the upstream can't have all at once, 0 to
     /// [`PRIORITY_MAX`](crate::plan::PRIORITY_MAX), unless the policy says so.
     pub priority: u8,

@@ -25,7 +25,7 @@ use crate::proxy::route::routes::{Matcher, RoutingError};
 use crate::proxy::route::tables::{Table, Tables};
 use crate::proxy::route::trie::{Match, Pattern, UnreachedRoute};
 use crate::proxy::settings::{
-    self, EncodedSlash, FieldStyle, Paths, Respond, RouteSettings, Settings, Unrouted,
+    self, EncodedSlash, FieldStyle, Maintenance, Paths, Respond, RouteSettings, Settings, Unrouted,
 };
 use crate::proxy::tally::NO_ROUTE;
 use crate::telemetry::{Metrics, SettingError};
@@ -75,8 +75,8 @@ pub(super) struct Route {
     pub(super) mirror: Option<Box<Mirror>>,
     /// How much its requests matter, unless the policy says so.
     pub(super) priority: u8,
-    /// Whether it is being worked on.
-    pub(super) maintenance: bool,
+    /// Whether it is being worked on, if that may be.
+    pub(super) maintenance: Option<Maintenance>,
     pub(super) extras: Option<Box<RequestExtras>>,
     /// The header fields that it changes or its policy reads.
     pub(super) touched: ChangedFields,

@@ -13,6 +13,7 @@ use crate::proxy::receive::call::Call;
 use crate::proxy::receive::target::{Authority, Target};
 use crate::proxy::refusal::{CallError, Refusal};
 use crate::proxy::route::Routed;
+use crate::proxy::route::maintenance::Maintenance;
 use crate::wire::Request;
 
 /// Facts that every request has, apart from the client's address, which policies may do without.
@@ -40,7 +41,7 @@ pub(super) async fn decide(
         return (Shares::new(), Err(Refusal::Call(CallError::NoDomain)));
     };
     context.routed = Routed::on(handle, &context.received, &request.fields);
-    if route.maintenance {
+    if route.maintenance.as_ref().is_some_and(Maintenance::is_on) {
         return (Shares::new(), Err(Refusal::Maintenance));
     }
     // Each route with a domain has a policy.

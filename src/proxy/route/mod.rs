@@ -9,6 +9,7 @@
 pub(super) mod body;
 pub(super) mod cors;
 pub(super) mod expression;
+pub(in crate::proxy) mod maintenance;
 pub(super) mod redirect;
 pub(super) mod rewrite;
 pub(super) mod routes;

@@ -73,7 +73,7 @@ fn respond(path: &str) -> RouteSettings {
         inspect: Inspect::default(),
         request_timeout: None,
         priority: PRIORITY_DEFAULT,
-        maintenance: false,
+        maintenance: None,
         when: None,
         extras: Extras::default(),
     }

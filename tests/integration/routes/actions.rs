@@ -7,13 +7,13 @@ use std::sync::mpsc;
 
 use bytes::Bytes;
 
-use crate::harness::TIMEOUT;
 use crate::harness::client::{Client, get, raw};
 use crate::harness::guest;
 use crate::harness::pki::Pki;
 use crate::harness::toml::{Toml, simple};
 use crate::harness::upstream::Upstream;
 use crate::harness::weir::{Weir, replace};
+use crate::harness::{TIMEOUT, eventually_async};
 
 const ONE: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1, period = \"1d\"";
 const MANY: &str = "name = \"day\", algorithm = \"fixed_window\", quota = 1000, period = \"1d\"";
@@ -109,6 +109,31 @@ async fn a_file_takes_a_route_out_of_service_and_back() {
     let open = get(weir.http, "/shop/a", &[]).await;
     assert_eq!((open.status, open.remaining("day")), (200, 998), "nothing was charged meanwhile");
     assert_eq!(weir.metric("weir_route_refusals_total{route=\"shop\",cause=\"maintenance\"}"), 1);
+}
+
+#[tokio::test]
+async fn a_route_goes_out_of_service_and_back_while_the_configuration_is_broken() {
+    let config = Toml::new()
+        .route("path = \"/shop/*\"\nmaintenance = \"shop.off\"\nrespond = { status = 200 }")
+        .route("path = \"/*\"\nrespond = { body_file = \"page\" }");
+    let weir = Weir::build(&config.text()).file("page", b"here").start();
+    let in_folder = |name: &str| weir.folder().join(name);
+    let status = async || get(weir.http, "/shop/a", &[]).await.status;
+    let is = async |expected: u16| {
+        eventually_async("the file is followed", async || {
+            let found = status().await;
+            if found == expected { Ok(()) } else { Err(found.to_string()) }
+        })
+        .await;
+    };
+    std::fs::remove_file(in_folder("page")).unwrap();
+    weir.await_reloads("refused", 1);
+    assert_eq!(status().await, 200);
+    std::fs::write(in_folder("shop.off"), "").unwrap();
+    is(503).await;
+    std::fs::remove_file(in_folder("shop.off")).unwrap();
+    is(200).await;
+    assert_eq!(get(weir.http, "/", &[]).await.text(), "here", "the one from before serves");
 }
 
 /// The first listener is that of the harness; it has the name `public`.
