@@ -433,7 +433,7 @@ async fn a_host_that_is_out_is_seen_at_the_top() {
 #[tokio::test]
 async fn scarce_files_leave_room_for_probes_beside_viewers() {
     let upstream = Upstream::start();
-    let weir = Weir::build(&simple(&upstream.url(), &[LIMIT]).text()).files(512).start();
+    let weir = Weir::build(&simple(&upstream.url(), &[LIMIT]).text()).files(128).start();
     let mut viewers = Vec::new();
     for _ in 0..4 {
         viewers.push(read_until(&weir, "/events", "event: tick").await);
