@@ -86,16 +86,13 @@ pub(super) fn engine_error(error: &RedisError) -> EngineError {
 /// not known, such as too many clients, is about the connection.
 pub(super) fn greeting(error: &RedisError) -> (Cause, String) {
     let cause = known(error).map_or(Cause::Connection, |error| error.cause);
-    let is_old = error.code() == Some("NOPROTO")
-        || error.detail().is_some_and(|detail| detail.contains("unknown command"));
-    (
-        cause,
-        if is_old {
-            format!("{error}; it has to be Redis 7.0 or later")
-        } else {
-            error.to_string()
-        },
-    )
+    let is_unknown = error.detail().is_some_and(|detail| detail.contains("unknown command"));
+    let hint = match error.code() {
+        Some("NOPROTO") => "; it has to be Redis 7.0 or later",
+        _ if is_unknown => "; is it older than Redis 7.0, or is the command disabled?",
+        _ => "",
+    };
+    (cause, format!("{error}{hint}"))
 }
 
 /// The same, of an error with a known meaning.
@@ -217,7 +214,7 @@ mod tests {
         for (line, cause, told) in [
             ("-ERR max number of clients reached\r\n", Cause::Connection, "max number of clients"),
             ("-DENIED Redis is running in protected mode\r\n", Cause::Connection, "protected mode"),
-            ("-ERR unknown command 'HELLO'\r\n", Cause::Connection, "Redis 7.0 or later"),
+            ("-ERR unknown command 'HELLO'\r\n", Cause::Connection, "older than Redis 7.0"),
             ("-NOPROTO unsupported protocol version\r\n", Cause::Connection, "Redis 7.0 or later"),
             ("-WRONGPASS x\r\n", Cause::NoPermission, "x"),
             ("-LOADING x\r\n", Cause::Loading, "Loading"),

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 
 use super::connector::Connector;
-use super::outage::{NO_MASTER, NODE_SEPARATOR};
+use super::outage::{NO_MASTER, NODE_SEPARATOR, ONE_OF};
 use super::pipeline::Pipeline;
 use super::topology::Topology;
 use super::watch::Watch;
@@ -67,7 +67,8 @@ impl Link {
     /// owner is not known; [`NO_MASTER`], if there is none.
     pub(super) fn node_of(&self, slot: u16) -> Arc<str> {
         let Some(topology) = self.watch.topology() else {
-            return self.connector.nodes().collect::<Vec<_>>().join(NODE_SEPARATOR).into();
+            let nodes: Vec<String> = self.connector.nodes().collect();
+            return format!("{ONE_OF}{}", nodes.join(NODE_SEPARATOR)).into();
         };
         topology.owner(slot).map_or_else(|| NO_MASTER.into(), |owner| Arc::clone(&owner.address))
     }

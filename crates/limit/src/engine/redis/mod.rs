@@ -277,6 +277,9 @@ impl Redis {
             let cause = failing.first().map_or(Cause::Cluster, |(_, cause)| *cause);
             return Err(EngineError { cause, ran: Execution::No });
         }
+        if failing.is_empty() && !lacks_owners {
+            self.connector.outages.reached(clock::monotonic());
+        }
         if lacks_owners {
             failing.push((NO_MASTER.into(), Cause::Cluster));
         }

@@ -20,7 +20,9 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 const SHARDS_MAX: usize = 1_024;
 /// What stands for the node of a slot that has none.
 pub(super) const NO_MASTER: &str = "slots without a master";
-/// Between the names of several nodes, which stand for the owner of a slot while it is not known.
+/// Begins the names of nodes of which one owns the slot, while it is not known which.
+pub(super) const ONE_OF: &str = "one of ";
+/// Between their names.
 pub(super) const NODE_SEPARATOR: &str = ", ";
 
 /// The outages of all shards.
@@ -28,6 +30,8 @@ pub(super) const NODE_SEPARATOR: &str = ", ";
 pub(super) struct Outages {
     /// Whether some shard's last call failed, so that successes need to be recorded.
     any: AtomicBool,
+    /// Whether one is of nodes of which one owns the slot.
+    any_unknown: AtomicBool,
     shards: Mutex<BTreeMap<String, Outage>>,
     /// Why nodes could not be connected to.
     reasons: Mutex<BTreeMap<String, String>>,
@@ -75,7 +79,7 @@ impl Outages {
     /// Why `node` could not be connected to; of several addresses, why one of them could not.
     fn reason(&self, node: &str) -> Option<String> {
         let reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
-        node.split(NODE_SEPARATOR).find_map(|node| reasons.get(node).cloned())
+        each(node).find_map(|node| reasons.get(node).cloned())
     }
 
     /// Ends the outages of all nodes but these: others own their slots now. That of nodes whose
@@ -83,7 +87,14 @@ impl Outages {
     /// reach them.
     pub(super) fn keep(&self, is_master: impl Fn(&str) -> bool, now: Instant) {
         if self.any() {
-            self.end_all(|node| !is_master(node) && !are_several(node), now);
+            self.end_all(|node| !is_master(node) && !is_unknown(node), now);
+        }
+    }
+
+    /// Records that the owners of all slots are known and serve.
+    pub(super) fn reached(&self, now: Instant) {
+        if self.any_unknown.load(Ordering::Relaxed) {
+            self.end_all(is_unknown, now);
         }
     }
 
@@ -114,9 +125,7 @@ impl Outages {
     /// Records that a call to the shard at `node` succeeded.
     pub(super) fn succeeded(&self, node: &str, now: Instant) {
         self.log_end(node, now);
-        if self.any() {
-            self.end_all(are_several, now);
-        }
+        self.reached(now);
     }
 
     fn log_end(&self, node: &str, now: Instant) {
@@ -145,6 +154,7 @@ impl Outages {
             outage.since = now;
         }
         outage.failed += 1;
+        self.any_unknown.fetch_or(is_unknown(node), Ordering::Relaxed);
         if let Some((told, at)) = outage.told
             && (told == cause || now.duration_since(at) < LINE_EVERY)
         {
@@ -161,7 +171,9 @@ impl Outages {
     }
 
     fn end(&self, node: &str, now: Instant) -> Option<Line> {
-        self.reasons.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
+        let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+        each(node).for_each(|node| _ = reasons.remove(node));
+        drop(reasons);
         let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
         let mut line = None;
         if let Some(outage) = shards.get_mut(node).filter(|outage| outage.failed > 0) {
@@ -172,14 +184,21 @@ impl Outages {
             }
             outage.failed = 0;
         }
-        self.any.store(shards.values().any(|outage| outage.failed > 0), Ordering::Relaxed);
+        let failing = || shards.iter().filter(|(_, outage)| outage.failed > 0);
+        self.any.store(failing().next().is_some(), Ordering::Relaxed);
+        self.any_unknown.store(failing().any(|(node, _)| is_unknown(node)), Ordering::Relaxed);
         line
     }
 }
 
-/// Whether this is the name of several nodes: the owner of a slot is not known.
-fn are_several(node: &str) -> bool {
-    node.contains(NODE_SEPARATOR)
+/// Whether the owner of a slot is not known, and this stands for it.
+fn is_unknown(node: &str) -> bool {
+    node.starts_with(ONE_OF)
+}
+
+/// The nodes that this stands for.
+fn each(node: &str) -> impl Iterator<Item = &str> {
+    node.strip_prefix(ONE_OF).unwrap_or(node).split(NODE_SEPARATOR)
 }
 
 #[cfg(test)]
@@ -216,8 +235,8 @@ mod tests {
     #[test]
     fn that_the_owners_are_known_ends_no_outage() {
         let (outages, now) = (Outages::default(), monotonic());
-        let several = ["a:1", "b:1"].join(NODE_SEPARATOR);
-        for node in [several.as_str(), NO_MASTER] {
+        let unknown = format!("{ONE_OF}a:1");
+        for node in [unknown.as_str(), NO_MASTER] {
             (0..5).for_each(|_| _ = outages.add_failure(node, Cause::Cluster, now));
         }
         // Slots have no master, and then they have.
@@ -227,7 +246,11 @@ mod tests {
         assert_eq!(outages.end(NO_MASTER, now), None, "it has ended");
         assert!(outages.any());
         outages.succeeded("a:1", now);
-        assert!(!outages.any());
+        assert!(!outages.any() && !outages.any_unknown.load(Ordering::Relaxed));
+        (0..5).for_each(|_| _ = outages.add_failure(&unknown, Cause::Cluster, now));
+        outages.explain("a:1", "why".to_owned());
+        outages.reached(now);
+        assert!(!outages.any() && outages.unreached().is_empty());
     }
 
     #[test]
