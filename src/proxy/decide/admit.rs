@@ -104,7 +104,10 @@ impl<'a> Question<'a> {
         let (_, upstream_fields) = match asked {
             Ok(asked) => asked,
             Err(failed) => {
-                return on_policy_error(self.decider, failed, &self.routed.handle, decided);
+                let answer = on_policy_error(self.decider, failed, &self.routed.handle, decided);
+                // A policy that fails may have taken long.
+                note_time((self.received, self.routed), decided);
+                return answer;
             }
         };
         decided.conclude(Verdict::Bypassed, &self.routed.handle);

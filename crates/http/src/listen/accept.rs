@@ -119,7 +119,6 @@ struct Acceptor<H> {
     reclaimed: CounterSet<ReclaimCause>,
     /// Rate-limits the warning about an address with too many connections.
     address_warnings: LogThrottle,
-    full_warnings: LogThrottle,
     errors: Arc<ErrorCounters>,
     /// Consecutive errors of the kind that hits every accept.
     failures: u32,
@@ -143,7 +142,6 @@ impl<H: Handler> Acceptor<H> {
             refused: metrics.counters(names::CONNECTIONS_REFUSED, &[]),
             reclaimed: metrics.counters(names::CONNECTIONS_RECLAIMED, &[]),
             address_warnings: LogThrottle::default(),
-            full_warnings: LogThrottle::default(),
             errors: Arc::new(ErrorCounters::new(metrics)),
             failures: 0,
         }
@@ -232,9 +230,11 @@ impl<H: Handler> Acceptor<H> {
             Ok(permit) => permit,
             Err(PermitError::Full { .. }) => {
                 self.refused.inc(AcceptRefusal::Limit);
-                if let Some(held_back) = self.full_warnings.due() {
+                if let Some(held_back) = self.connections.permits().full_warnings.due() {
                     let bound = settings.connections_max;
+                    let listener = stream.local_addr().ok().map(|address| address.to_string());
                     tracing::warn!(
+                        listener,
                         bound,
                         held_back,
                         "there are as many connections as may be: a new one is closed"

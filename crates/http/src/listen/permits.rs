@@ -42,6 +42,8 @@ pub(super) struct Permits {
     freed: Notify,
     /// Rate-limits the warning that accepting fails, over all workers.
     pub(super) accept_warnings: LogThrottle,
+    /// Likewise, that all permits are taken.
+    pub(super) full_warnings: LogThrottle,
 }
 
 /// Why a connection gets no permit.

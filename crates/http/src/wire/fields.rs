@@ -522,12 +522,13 @@ mod tests {
     fn values_that_hardly_come_twice_stay_out_of_the_table_of_http2() {
         let mut fields = arrived();
         fields.append(Known::RequestId, "1");
+        fields.append(Known::TraceParent, "00-1-1-00");
         fields.append(Known::RateLimit, "\"a\";r=1");
         fields.append(Known::RateLimit, "\"b\";r=1");
         let map = fields.to_map();
         let unique = map.iter().filter(|(_, value)| value.is_sensitive());
         let names: Vec<&str> = unique.map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["x-request-id", "ratelimit", "ratelimit"]);
+        assert_eq!(names, ["x-request-id", "traceparent", "ratelimit", "ratelimit"]);
         assert_eq!(map.len(), fields.iter().count());
     }
 
