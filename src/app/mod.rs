@@ -533,8 +533,9 @@ impl Reloader {
         let (outcome, ended) = match outcome {
             Ok((watched, Some(changes))) => (Ok(watched), ReloadEnd::Applied(changes)),
             Ok((watched, None)) => (Ok(watched), ReloadEnd::ShuttingDown),
-            Err(errors) => {
-                reloads::follow_maintenance(&self.0.current.load().built.routes);
+            Err(mut errors) => {
+                let running = self.0.current.load();
+                reloads::follow_maintenance(&running.built.routes, &mut errors.watched);
                 let ended = ReloadEnd::refused(&errors);
                 (Err(errors), ended)
             }

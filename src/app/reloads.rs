@@ -7,7 +7,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::config::{self, Changes, ConfigErrors, Effect, ErrorAt, Outline, Route};
-use crate::reload::{Reason, ReloadOutcome, ReloadResult, Trigger, TriggerError};
+use crate::reload::{Reason, ReloadOutcome, ReloadResult, Trigger, TriggerError, Watch};
 use crate::telemetry::Label as _;
 
 /// Maximum number of reloads that `/status` shows.
@@ -180,10 +180,14 @@ impl Reloads {
 }
 
 /// Takes routes out of service, and back, by their files, although the configuration that says so
-/// anew is refused: where something is broken, that is what the switch is for.
-pub(super) fn follow_maintenance(running: &[Route]) {
+/// anew is refused: where something is broken, that is what the switch is for. Adds the files to
+/// what is `watched`, since of a configuration that is no TOML nobody knows them.
+pub(super) fn follow_maintenance(running: &[Route], watched: &mut Vec<Watch>) {
     for Route { name, maintenance, .. } in running {
         let Some(switch) = maintenance else { continue };
+        if !watched.iter().any(|watch| watch.path() == switch.file()) {
+            watched.push(Watch::now(switch.file()));
+        }
         let is_on = config::is_plain(switch.file());
         if switch.set(is_on) {
             let state = if is_on { "out of service" } else { "in service again" };

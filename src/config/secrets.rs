@@ -51,7 +51,9 @@ pub(super) fn secret_lines(text: &str, is_unread: bool) -> Vec<Range<usize>> {
     let (mut start, mut section, mut open) = (0, String::from("."), Open::default());
     let mut found = Vec::new();
     for line in text.split('\n') {
-        let header = if is_unread { header(line, open.is_any()) } else { None };
+        // What looks like a header in a string of several lines is a part of it.
+        let may_begin = is_unread && open.string.is_none();
+        let header = if may_begin { header(line, open.is_any()) } else { None };
         if let Some(name) = &header {
             (section, open) = (format!(".{name}."), Open::default());
         }
@@ -67,7 +69,8 @@ pub(super) fn secret_lines(text: &str, is_unread: bool) -> Vec<Range<usize>> {
             if is_unread {
                 let value = line.get(from..).unwrap_or_default();
                 // The value may be on the next line.
-                open.is_ahead |= value.trim().is_empty() && from > 0;
+                let is_none = value.trim().is_empty() || value.trim_start().starts_with('#');
+                open.is_ahead |= is_none && from > 0;
                 open.read(value);
             }
         }

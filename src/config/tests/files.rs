@@ -112,6 +112,8 @@ fn credentials_beside_a_mistake_are_not_shown() {
         "[telemetry]\notlp.headers = { X = [\n  [hunter2], x ] }",
         // A string of several lines, and headers that are indented or have a comment.
         "[store.redis]\npassword = \"\"\"\nhunter2\" x",
+        "[store.redis]\npassword = \"\"\"\n[store]\nhunter2\" x",
+        "[store.redis]\npassword = # from the vault\n\"hunter2\" x",
         "  [telemetry.otlp.headers] # headers\nx-team: \"hunter2\"",
     ] {
         let excerpt = parse(&format!("{MINIMAL}{fields}\n")).unwrap_err().text;
