@@ -126,6 +126,10 @@ impl Builder {
             token.insert(HeaderValue::try_from(format!("Bearer {text}"))?).set_sensitive(true);
         }
         #[cfg(feature = "tls")]
+        if self.tls.is_some() && !is_https(&url) {
+            return Err(Error::Address(format!("{url} has settings of TLS and no https")));
+        }
+        #[cfg(feature = "tls")]
         let tls = if is_https(&url) {
             let config =
                 self.tls.map_or_else(tls::of_the_system, Ok).map_err(Error::Authorities)?;

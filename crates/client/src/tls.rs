@@ -26,7 +26,11 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    pub(crate) fn new(config: Arc<ClientConfig>, deadline: Duration) -> Self {
+    /// Speaks HTTP/1.1, whatever the settings, which may be others' as well, negotiate.
+    pub(crate) fn new(mut config: Arc<ClientConfig>, deadline: Duration) -> Self {
+        if !config.alpn_protocols.is_empty() {
+            Arc::make_mut(&mut config).alpn_protocols = vec![b"http/1.1".to_vec()];
+        }
         Self { connector: config.into(), deadline }
     }
 
