@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 
 /// Maximum size of a PEM file, in bytes. A bundle of all public roots has a quarter of a megabyte.
@@ -43,7 +43,7 @@ impl Pem {
                 Err(format!("no certificate in {}", self.path.display()))
             }
             Ok(found) => Ok(found),
-            Err(error) => Err(format!("broken PEM in {} ({error})", self.path.display())),
+            Err(error) => Err(self.broken(&error)),
         }
     }
 
@@ -59,7 +59,7 @@ impl Pem {
                 Err(format!("no revocation list in {}", self.path.display()))
             }
             Ok(found) => Ok(found),
-            Err(error) => Err(format!("broken PEM in {} ({error})", self.path.display())),
+            Err(error) => Err(self.broken(&error)),
         }
     }
 
@@ -69,11 +69,22 @@ impl Pem {
     /// A description as above: no key, or broken PEM.
     pub fn key(&self) -> Result<PrivateKeyDer<'static>, String> {
         PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|error| match error {
-            rustls::pki_types::pem::Error::NoItemsFound => {
-                format!("no private key in {}", self.path.display())
-            }
-            error => format!("broken PEM in {} ({error})", self.path.display()),
+            pem::Error::NoItemsFound => format!("no private key in {}", self.path.display()),
+            error => self.broken(&error),
         })
+    }
+
+    /// What is wrong with its form. The lines of a section are not shown: they may be of a key.
+    fn broken(&self, error: &pem::Error) -> String {
+        let wrong = match error {
+            pem::Error::MissingSectionEnd { end_marker } => {
+                let label = String::from_utf8_lossy(end_marker);
+                format!("the end of the section {label} is missing")
+            }
+            pem::Error::IllegalSectionStart { .. } => "a section begins wrongly".to_owned(),
+            error => error.to_string(),
+        };
+        format!("broken PEM in {} ({wrong})", self.path.display())
     }
 }
 
@@ -109,7 +120,8 @@ mod tests {
         assert_eq!(pem(&issued.key).certificates().unwrap_err(), "no certificate in api.pem");
         assert_eq!(pem(&issued.certificate).key().unwrap_err(), "no private key in api.pem");
         let broken = issued.certificate.replace("-----END", "----END");
-        assert!(pem(&broken).certificates().unwrap_err().contains("api.pem"));
+        let missing = "broken PEM in api.pem (the end of the section CERTIFICATE is missing)";
+        assert_eq!(pem(&broken).certificates().unwrap_err(), missing);
     }
 
     #[test]
