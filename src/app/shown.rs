@@ -38,7 +38,7 @@ pub(super) fn old(tls: &[Option<Arc<listen::Tls>>], now_s: i64) -> impl Iterator
     warnings.map(|warning| Lint::of(LintKind::Certificate, &warning))
 }
 
-/// Logs which of them are [`old`]: where nobody reloads, nothing else would say so in time.
+/// Logs a warning for each that is [`old`], so that a proxy that is never reloaded says so too.
 pub(super) fn warn_of_old(tls: &[Option<Arc<listen::Tls>>], now_s: i64) {
     for Lint { setting, text, remedy, .. } in old(tls, now_s) {
         tracing::warn!(setting, remedy, "{text}");

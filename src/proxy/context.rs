@@ -268,8 +268,8 @@ impl RequestContext {
         self.finish_at(clock::monotonic(), end);
     }
 
-    /// Ends a request that Weir has answered itself: what has worked since the last look at the
-    /// clock is its reply, which takes a microsecond.
+    /// Ends a request that Weir has answered itself. Since the clock was last read, only the reply
+    /// was built, which takes about a microsecond.
     fn finish_own(&mut self, end: End) {
         self.finish_at(clock::recent(), end);
     }

@@ -110,9 +110,9 @@ pub fn monotonic() -> Instant {
     now
 }
 
-/// The monotonic clock as this thread has last read it since it woke up: for an instant that may be
-/// taken for a little earlier than it is, by what the thread has worked meanwhile. A look at the
-/// clock takes as long as a hundred instructions, and a request would take eight of them.
+/// The monotonic clock as this thread last read it since it woke up. For instants that may be a
+/// little too early, by the work that the thread has done meanwhile. Reading the clock takes some
+/// 40 ns, and a request would do so eight times.
 ///
 /// On a thread that does not call [`woke_up`] it is [`monotonic`].
 #[must_use]
@@ -124,8 +124,8 @@ pub fn recent() -> Instant {
     }
 }
 
-/// What this thread has read of the clock is of before it slept. To be called each time that it has
-/// waited for something to do.
+/// Makes [`recent`] read the clock again: the thread has slept since it last did. To be called each
+/// time that it has waited for something to do.
 #[inline]
 pub fn woke_up() {
     LAST_READ.set(LastRead::NotSinceSleep);

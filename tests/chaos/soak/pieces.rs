@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 pub struct Piece {
     /// Its run: each has processes of its own.
     pub run: usize,
-    /// The commit that its program is built from; empty if nobody has said it.
+    /// The commit that its program is built from; empty if it was not given.
     pub commit: String,
     pub fault: String,
     pub seconds: f64,
