@@ -5,8 +5,8 @@
 //!    stream.
 //! 3. [`upstream`] chooses a host, sends a request on, and returns the reply.
 //!
-//! HTTP/1.1 is our own (`http1`), for both sides; HTTP/2 is hyper's. Knows no route, no policy and
-//! no limit.
+//! HTTP/1.1 is our own (`http1`), for both sides; HTTP/2 is h2's, to upstreams within hyper. Knows
+//! no route, no policy and no limit.
 
 mod http1;
 pub mod listen;

@@ -16,6 +16,7 @@ mod forwarding;
 mod hostile;
 mod http1;
 mod http2;
+mod interim;
 mod overload;
 mod placing;
 mod quotas;

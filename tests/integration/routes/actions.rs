@@ -307,7 +307,10 @@ async fn a_script_of_an_allowed_origin_may_read_a_429_and_its_preflights_are_fre
 
 /// An upstream that answers one request with these bytes, and returns everything that it received:
 /// the head, and what follows up to `end`.
-fn answering(answer: &'static str, end: &'static str) -> (SocketAddr, mpsc::Receiver<String>) {
+pub(crate) fn answering(
+    answer: &'static str,
+    end: &'static str,
+) -> (SocketAddr, mpsc::Receiver<String>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let (tell, told) = mpsc::channel();

@@ -1,6 +1,6 @@
 //! Which route a request gets, what the route does with it, and what clients are told.
 
-mod actions;
+pub(crate) mod actions;
 mod compression;
 mod refusals;
 mod replies;

@@ -1,7 +1,9 @@
 //! The `Date` field of a reply that has none (RFC 9110, 6.6.1), formatted once a second.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
+
+use http::HeaderValue;
 
 use crate::clock::{self, Clock};
 
@@ -12,6 +14,20 @@ thread_local! {
     /// The text of the last second that was formatted, and when the next one begins.
     static SECOND: Cell<(Option<Instant>, Text)> =
         const { Cell::new((None, *b"Thu, 01 Jan 1970 00:00:00 GMT")) };
+    /// The last text as a value, which its users share.
+    static VALUE: RefCell<HeaderValue> = const { RefCell::new(HeaderValue::from_static("")) };
+}
+
+/// [`now`] as a value for HTTP/2.
+pub(crate) fn value() -> HeaderValue {
+    let text = now();
+    VALUE.with_borrow_mut(|value| {
+        if value.as_bytes() != text {
+            // What a date consists of is valid in a field.
+            *value = HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static(""));
+        }
+        value.clone()
+    })
 }
 
 /// The date. If the wall clock is set, it is that of before for up to a second.
@@ -45,5 +61,8 @@ mod tests {
             + std::time::Duration::from_micros(super::Clock::system().wall_us().unsigned_abs());
         assert!(now.duration_since(read).unwrap() < std::time::Duration::from_secs(60));
         assert_eq!(super::now(), super::now());
+        let value = super::value();
+        httpdate::parse_http_date(value.to_str().unwrap()).unwrap();
+        assert_eq!(super::value().as_bytes().as_ptr(), value.as_bytes().as_ptr(), "copied");
     }
 }

@@ -30,6 +30,7 @@ mod send;
 mod tests;
 mod write;
 
+pub(crate) use date::value as date_value;
 pub(crate) use decode::{BodyPart, Decoder};
 pub(crate) use error::{FramingError, HeadError};
 pub(crate) use framing::Framing;

@@ -1,7 +1,6 @@
 //! Why a connection ended early, as a log message and as a metric label. Knows nothing about
 //! routes.
 
-use std::error::Error;
 use std::fmt;
 use std::io;
 
@@ -13,7 +12,7 @@ pub(super) enum ConnectionError {
     /// The handshake failed, or was all that the client wanted.
     Tls(TlsCause, io::Error),
     /// HTTP/2 failed, or the stream below it.
-    Http2(hyper::Error),
+    Http2(h2::Error),
     /// The head is not valid HTTP.
     Malformed(&'static str),
     HeadTooLarge,
@@ -88,29 +87,10 @@ impl TlsCause {
 }
 
 impl HttpCause {
-    fn of(error: &hyper::Error) -> Self {
-        if error.is_parse_too_large() {
-            return Self::HeadTooLarge;
-        }
-        if error.is_parse() {
-            return Self::Malformed;
-        }
-        if error.is_timeout() {
-            return Self::HeadTimeout;
-        }
-        if error.is_user() {
-            return Self::ReplyCut;
-        }
-        let source = error.source();
-        match source.and_then(|source| source.downcast_ref::<io::Error>()).map(io::Error::kind) {
+    fn of(error: &h2::Error) -> Self {
+        match error.get_io().map(io::Error::kind) {
             Some(io::ErrorKind::TimedOut) => Self::SendTimeout,
             Some(_) => Self::Closed,
-            None if error.is_incomplete_message()
-                || error.is_closed()
-                || error.is_body_write_aborted() =>
-            {
-                Self::Closed
-            }
             None => Self::Other,
         }
     }
@@ -163,12 +143,6 @@ impl ErrorCounters {
     }
 }
 
-impl From<hyper::Error> for ConnectionError {
-    fn from(error: hyper::Error) -> Self {
-        Self::Http2(error)
-    }
-}
-
 impl From<io::Error> for ConnectionError {
     fn from(error: io::Error) -> Self {
         Self::Socket(error)
@@ -186,7 +160,7 @@ impl fmt::Display for ConnectionError {
                 write!(out, "TLS handshake: an authority has checked a name")
             }
             Self::Tls(_, error) => write!(out, "TLS handshake: {error}"),
-            Self::Http2(error) => write_with_sources(error, out),
+            Self::Http2(error) => write!(out, "{error}"),
             Self::TlsHello => write!(out, "{}", self.why()),
             Self::ProxyHeader(why) => write!(out, "{why}"),
             Self::ClientConnections => {
@@ -202,15 +176,4 @@ impl fmt::Display for ConnectionError {
             Self::Socket(error) => write!(out, "{error}"),
         }
     }
-}
-
-/// Prints the source errors too; hyper's `Display` shows only the outermost.
-fn write_with_sources(error: &(dyn Error + 'static), out: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(out, "{error}")?;
-    let mut source = error.source();
-    while let Some(error) = source {
-        write!(out, ": {error}")?;
-        source = error.source();
-    }
-    Ok(())
 }

@@ -11,7 +11,7 @@
 //!   `revocation`: those of clients that were revoked; `handshake`: one TLS handshake
 //! - `http1`, with `client` (the socket), `upload` (a request's body) and `progress` (how fast the
 //!   client takes its reply)
-//! - `http2`, with `stream` (the byte stream that hyper reads and writes)
+//! - `http2`; `stream`: what it and `spop` read and write, a client that reads nothing is given up
 //! - `spop`: what HAProxy's filter `spoe` asks, over a protocol of its own
 //! - `state`: what a connection shares with the worker that drains it
 //! - `permits`, with `addresses`: how many connections may be open, in total and per client
@@ -43,8 +43,6 @@ mod error;
 mod handshake;
 mod http1;
 mod http2;
-mod http2_reply;
-mod http2_tunnel;
 mod permits;
 mod progress;
 mod proxied;

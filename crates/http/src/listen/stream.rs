@@ -1,4 +1,4 @@
-//! A client's byte stream as hyper's HTTP/2 and a tunnel use it. It adds two things that both lack:
+//! A client's byte stream as h2 and a tunnel use it. It adds two things that both lack:
 //! a time limit for a client that does not read, and a close that lets the client read the last
 //! reply. Knows neither TLS nor HTTP.
 

@@ -19,6 +19,7 @@ use hyper::body::Incoming;
 
 use super::content::{Content, Observer};
 use super::read_on::ReadOn;
+use super::stream::{RequestStream, StreamBody};
 use super::{BodyEnd, BodyFailure, OnEnd, Rate, TrailerFilter};
 
 /// A request's or a reply's body.
@@ -124,16 +125,24 @@ impl Body {
         if bytes.is_empty() { Self(None) } else { Self::of(Content::full(bytes)) }
     }
 
-    /// A stream of HTTP/2 from a peer. It has no limits until [`limit`](Self::limit) and
+    /// A reply's stream of HTTP/2. It has no limits until [`limit`](Self::limit) and
     /// [`idle_timeout`](Self::idle_timeout) set them.
     #[must_use]
     #[inline]
     pub fn incoming(incoming: Incoming) -> Self {
-        if http_body::Body::is_end_stream(&incoming) {
-            Self(None)
-        } else {
-            Self::of(Content::incoming(incoming))
-        }
+        Self::stream(StreamBody::Reply(incoming))
+    }
+
+    /// A request's stream of HTTP/2, without limits as above.
+    #[must_use]
+    #[inline]
+    pub fn request(stream: RequestStream) -> Self {
+        Self::stream(StreamBody::Request(stream))
+    }
+
+    #[inline]
+    fn stream(stream: StreamBody) -> Self {
+        if stream.is_end_stream() { Self(None) } else { Self::of(Content::stream(stream)) }
     }
 
     /// A stream out of a connection's buffer, without limits as above.

@@ -4,20 +4,18 @@
 //! Its methods are documented at `Body`.
 
 use std::future::poll_fn;
-use std::io;
 use std::mem;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
-use hyper::body::Incoming;
 use smallvec::SmallVec;
 
 use super::read_on::{self, ReadOn};
+use super::stream::StreamBody;
 use super::timeouts::ReadTimeouts;
 use super::{
     BodyEnd, BodyError, BodyOutcome, Charge, OnEnd, Rate, Source, TrailerFilter, counted,
@@ -68,7 +66,7 @@ struct UnreadBytes {
 enum Kind {
     Empty,
     Full(Bytes),
-    Stream(Incoming),
+    Stream(StreamBody),
     Source(Box<dyn Source>),
     /// An error was returned: the body has ended, but is not complete.
     Failed,
@@ -94,8 +92,8 @@ impl Content {
     }
 
     #[inline]
-    pub(super) fn incoming(incoming: Incoming) -> Self {
-        Self::of(Kind::Stream(incoming))
+    pub(super) fn stream(stream: StreamBody) -> Self {
+        Self::of(Kind::Stream(stream))
     }
 
     #[inline]
@@ -155,8 +153,8 @@ impl Content {
     }
 
     fn charge_window(&mut self) {
-        if let Kind::Stream(incoming) = &self.kind {
-            let left = incoming
+        if let Kind::Stream(stream) = &self.kind {
+            let left = stream
                 .size_hint()
                 .upper()
                 .and_then(|left| usize::try_from(left).ok())
@@ -197,7 +195,7 @@ impl Content {
     #[inline]
     fn declared(&self) -> u64 {
         match &self.kind {
-            Kind::Stream(incoming) => incoming.size_hint().lower(),
+            Kind::Stream(stream) => stream.declared(),
             Kind::Source(source) => source.remaining().unwrap_or(0),
             Kind::Empty | Kind::Full(_) | Kind::Failed => 0,
         }
@@ -372,7 +370,7 @@ impl Content {
 
     fn failed(&mut self, error: &BodyError) {
         let outcome = BodyOutcome::Failed(error.failure());
-        // Dropping the stream tells hyper that the rest is not wanted.
+        // Dropping the stream says that the rest is not wanted.
         self.release(Kind::Failed, outcome);
         self.notify(outcome, false);
     }
@@ -380,19 +378,18 @@ impl Content {
     /// Drops a stream, or hands a source back to its connection.
     fn release(&mut self, next: Kind, outcome: BodyOutcome) {
         self.charge.set(0);
-        let incoming = match mem::replace(&mut self.kind, next) {
-            Kind::Stream(incoming) => incoming,
+        let stream = match mem::replace(&mut self.kind, next) {
+            Kind::Stream(stream) => stream,
             Kind::Source(source) => {
                 let (bytes, trailers, rest_read) = (self.bytes, false, false);
                 return source.finish(&BodyEnd { outcome, bytes, trailers, rest_read });
             }
             Kind::Empty | Kind::Full(_) | Kind::Failed => return,
         };
-        if self.linger && !incoming.is_end_stream() && tokio::runtime::Handle::try_current().is_ok()
-        {
+        if self.linger && !stream.is_end_stream() && tokio::runtime::Handle::try_current().is_ok() {
             // There is at most one such task per open stream: the stream counts as open until it
             // ends.
-            linger::discard(incoming);
+            linger::discard(stream);
         }
     }
 
@@ -429,15 +426,6 @@ impl Content {
         }
     }
 
-    /// Whether hyper reports an end that is not one. It reports an HTTP/2 stream that was reset
-    /// with `NO_ERROR` as ended. A server may do that after a complete reply, when it does not want
-    /// the rest of the request (RFC 9113, 8.1). A client may not, nor may a body end before its
-    /// declared length.
-    fn is_reset(&self) -> bool {
-        let Kind::Stream(incoming) = &self.kind else { return false };
-        !incoming.is_end_stream() && (self.linger || incoming.size_hint().lower() > 0)
-    }
-
     /// Pending while the peer is within its timeouts.
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<BodyError> {
         let error = ready!(self.timeouts.poll(cx, self.bytes));
@@ -447,16 +435,15 @@ impl Content {
 
     fn on_frame(
         &mut self,
-        item: Option<Result<Frame<Bytes>, hyper::Error>>,
+        item: Option<Result<Frame<Bytes>, BodyError>>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         self.timeouts.end();
         let mut frame = match item {
-            None if self.is_reset() => return self.fail(BodyError::Reset),
             None => {
                 self.complete(false);
                 return Poll::Ready(None);
             }
-            Some(Err(error)) => return self.fail(failed(error)),
+            Some(Err(error)) => return self.fail(error),
             Some(Ok(frame)) => frame,
         };
         if let Some(data) = frame.data_ref() {
@@ -485,17 +472,6 @@ impl Content {
     }
 }
 
-/// hyper distinguishes the two only by the kind of the underlying I/O error.
-fn failed(error: hyper::Error) -> BodyError {
-    let kind = std::error::Error::source(&error)
-        .and_then(|source| source.downcast_ref::<io::Error>())
-        .map(io::Error::kind);
-    match kind {
-        Some(io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput) => BodyError::Malformed,
-        _ => BodyError::Cut(Arc::new(error)),
-    }
-}
-
 impl http_body::Body for Content {
     type Data = Bytes;
     type Error = BodyError;
@@ -514,7 +490,7 @@ impl http_body::Body for Content {
             return self.fail(error);
         }
         match &mut self.kind {
-            Kind::Stream(incoming) => match Pin::new(incoming).poll_frame(cx) {
+            Kind::Stream(stream) => match stream.poll_frame(cx) {
                 Poll::Pending => {
                     // What arrives now is read at once.
                     self.charge.set(0);
@@ -570,7 +546,7 @@ impl http_body::Body for Content {
                 .as_ref()
                 .is_none_or(|unread| unread.piece.is_empty() && unread.trailers.is_none()),
             Kind::Full(_) | Kind::Failed => false,
-            Kind::Stream(incoming) => incoming.is_end_stream(),
+            Kind::Stream(stream) => stream.is_end_stream(),
             Kind::Source(source) => source.is_end(),
         }
     }
@@ -580,7 +556,7 @@ impl http_body::Body for Content {
         match &self.kind {
             Kind::Empty | Kind::Failed => SizeHint::with_exact(0),
             Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Kind::Stream(incoming) => incoming.size_hint(),
+            Kind::Stream(stream) => stream.size_hint(),
             Kind::Source(source) => {
                 source.remaining().map_or_else(SizeHint::default, SizeHint::with_exact)
             }
@@ -596,9 +572,8 @@ impl Drop for Content {
         // hyper drops a body unread if it is empty or its declared length was reached. Both are
         // complete, even if HTTP/2 has not signalled the end yet.
         let whole = match &self.kind {
-            Kind::Stream(incoming) => {
-                incoming.is_end_stream()
-                    || (self.bytes > 0 && incoming.size_hint().exact() == Some(0))
+            Kind::Stream(stream) => {
+                stream.is_end_stream() || (self.bytes > 0 && stream.size_hint().exact() == Some(0))
             }
             Kind::Empty => true,
             Kind::Full(_) | Kind::Failed => false,

@@ -2,23 +2,23 @@
 //! sending sees the reply and not a reset.
 
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::Body as _;
-use hyper::body::Incoming;
+
+use super::stream::StreamBody;
 
 /// Maximum bytes that are read.
 const LINGER_BYTES_MAX: usize = 256 << 10;
 /// How long to read.
 const LINGER_TIME: Duration = Duration::from_secs(5);
 
-/// Reads and discards `incoming` in a task of its own.
-pub(super) fn discard(mut incoming: Incoming) {
+/// Reads and discards `stream` in a task of its own.
+pub(super) fn discard(mut stream: StreamBody) {
+    stream.unwanted();
     let reading = async move {
         let mut bytes = 0;
-        while let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut incoming).poll_frame(cx)).await {
+        while let Some(Ok(frame)) = poll_fn(|cx| stream.poll_frame(cx)).await {
             bytes += frame.data_ref().map_or(0, Bytes::len);
             if bytes > LINGER_BYTES_MAX {
                 return;

@@ -1,7 +1,7 @@
 //! What both ends of the proxy share: requests and replies (`message`), their header fields
-//! (`fields`, `known`), their bodies (`body`, `end`, `trailers`), a connection's buffers (`buffer`)
-//! and how many bytes they hold in total (`budget`), a client's network (`network`), the minimum
-//! rate of a transfer (`pace`), a cheap deadline (`timer`), wrappers around a byte stream
+//! (`fields`, `known`), their bodies (`body`, `stream`, `end`, `trailers`), a connection's buffers
+//! (`buffer`) and how many bytes they hold in total (`budget`), a client's network (`network`), the
+//! minimum rate of a transfer (`pace`), a cheap deadline (`timer`), wrappers around a byte stream
 //! (`delegate`), and the proof of a WebSocket's handshake (`websocket`). Knows nothing about
 //! routes, limits or upstreams.
 
@@ -21,6 +21,7 @@ mod message;
 mod network;
 mod pace;
 mod read_on;
+mod stream;
 #[cfg(test)]
 pub(crate) mod tests;
 mod timeouts;
@@ -45,6 +46,7 @@ pub use network::Network;
 pub(crate) use pace::Pace;
 pub use pace::Rate;
 pub use read_on::{ReadOn, wait_for_read_on};
+pub use stream::{RequestStream, declared_length};
 pub use timer::Timer;
 pub use trailers::TrailerFilter;
 

@@ -255,36 +255,73 @@ async fn an_alarm_rings_at_the_deadline_set_last_whether_later_or_earlier() {
     assert!(clock::monotonic() - began < ms(60_000));
 }
 
-#[tokio::test]
-async fn an_upload_that_is_reset_without_an_error_is_not_whole() {
+/// A request of HTTP/2 that declares `length`, as it arrives, and the client's end of its stream.
+/// Both connections are driven until the end of the test.
+async fn uploading(length: Option<&str>) -> (http::Request<h2::RecvStream>, h2::SendStream<Bytes>) {
     let (near, far) = tokio::io::duplex(64 << 10);
-    let (sender, mut results) = tokio::sync::mpsc::unbounded_channel();
-    let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
-        let sender = sender.clone();
-        async move {
-            let body = Body::incoming(request.into_body()).lingering();
-            // hyper drops the service's future at the reset, so the body is read in another task,
-            // as in the proxy.
-            tokio::spawn(async move {
-                sender.send(
-                    http_body_util::BodyExt::collect(body).await.map(|whole| whole.to_bytes()),
-                )
-            });
-            std::future::pending::<Result<http::Response<Body>, std::convert::Infallible>>().await
+    let (sender, mut requests) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let mut server = h2::server::handshake(far).await.unwrap();
+        while let Some(accepted) = server.accept().await {
+            // What would reply is kept, so that the stream stays open.
+            sender.send(accepted.unwrap()).await.unwrap();
         }
     });
-    let server = hyper::server::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new());
-    tokio::spawn(server.serve_connection(hyper_util::rt::TokioIo::new(far), service));
     let (mut client, connection) = h2::client::handshake(near).await.unwrap();
     tokio::spawn(connection);
-    let request = http::Request::post("http://h/").body(()).unwrap();
-    let (_reply, mut upload) = client.send_request(request, false).unwrap();
-    upload.send_data(Bytes::from_static(b"half"), false).unwrap();
-    while upload.capacity() == 0 {
-        tokio::task::yield_now().await;
-        upload.reserve_capacity(1);
+    let mut request = http::Request::post("http://h/");
+    if let Some(length) = length {
+        request = request.header("content-length", length);
     }
-    upload.send_reset(h2::Reason::NO_ERROR);
-    let read = results.recv().await.unwrap();
-    assert!(matches!(read, Err(BodyError::Reset)), "{read:?}");
+    let (reply, upload) = client.send_request(request.body(()).unwrap(), false).unwrap();
+    let (request, replier) = requests.recv().await.unwrap();
+    tokio::spawn(async move {
+        let _kept = (client, reply, replier);
+        std::future::pending::<()>().await;
+    });
+    (request, upload)
+}
+
+#[tokio::test]
+async fn an_upload_that_is_reset_is_not_whole_whatever_the_reason() {
+    for reason in [h2::Reason::NO_ERROR, h2::Reason::CANCEL, h2::Reason::INTERNAL_ERROR] {
+        let (request, mut upload) = uploading(None).await;
+        let mut body = Body::request(RequestStream::new(request.into_body(), None, None));
+        upload.send_data(Bytes::from_static(b"half"), false).unwrap();
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "half");
+        upload.send_reset(reason);
+        let read = body.collect().await.map(|whole| whole.to_bytes());
+        assert!(matches!(read, Err(BodyError::Reset)), "{reason}: {read:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_declared_length_is_known_while_it_comes() {
+    let (request, mut upload) = uploading(Some("5")).await;
+    let length = declared_length(request.headers());
+    assert_eq!(length, Some(5));
+    let ends = EndRecorder::default();
+    let stream = RequestStream::new(request.into_body(), length, None);
+    let mut body = Body::request(stream).on_end(ends.hook());
+    assert_eq!(body.size_hint().exact(), Some(5));
+    upload.send_data(Bytes::from_static(b"hel"), false).unwrap();
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "hel");
+    assert_eq!(body.size_hint().exact(), Some(2));
+    upload.send_data(Bytes::from_static(b"lo"), true).unwrap();
+    assert_eq!(body.collect().await.unwrap().to_bytes(), "lo");
+    assert_eq!(ends.ends(), end(BodyOutcome::Complete, 5, false));
+}
+
+#[test]
+fn a_length_is_declared_once_or_several_times_alike() {
+    let declared = |lengths: &[&'static str]| {
+        let of = |length: &&'static str| {
+            (http::header::CONTENT_LENGTH, http::HeaderValue::from_static(length))
+        };
+        declared_length(&lengths.iter().map(of).collect())
+    };
+    assert_eq!(declared(&[]), None);
+    assert_eq!(declared(&["7"]), Some(7));
+    assert_eq!(declared(&["+7"]), None);
+    assert_eq!(declared(&["x"]), None);
 }

@@ -325,3 +325,15 @@ async fn frames_that_break_the_protocol_end_the_connection_with_the_reason() {
     assert!(raw.next(GOAWAY).await.is_none(), "closed");
     server.await_shown("weir_connections_open 0").await;
 }
+
+#[tokio::test]
+async fn a_stream_that_is_reset_at_once_gets_no_interim_reply() {
+    let server = start(settings());
+    let mut raw = Raw::connect(&server).await;
+    let mut bytes = frame(HEADERS, END_STREAM | END_HEADERS, 1, &head("/hints"));
+    bytes.extend(frame(RESET, 0, 1, &8_u32.to_be_bytes()));
+    bytes.extend(frame(HEADERS, END_STREAM | END_HEADERS, 3, &head("/hello")));
+    raw.0.write_all(&bytes).await.unwrap();
+    assert_eq!(raw.next(HEADERS).await.unwrap().stream, 3);
+    assert_eq!(server.handler.0.calls.load(Ordering::SeqCst), 2);
+}

@@ -277,3 +277,181 @@ async fn a_connection_whose_client_reads_nothing_is_given_up() {
     server.await_shown("weir_connection_errors_total{cause=\"send_timeout\"} 1").await;
     server.await_shown("weir_connections_open 0").await;
 }
+
+/// A client that sees interim replies.
+async fn plain_h2(server: &TestServer) -> h2::client::SendRequest<Bytes> {
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// The statuses and `link` fields of the interim replies that come before the reply.
+async fn interim(reply: &mut h2::client::ResponseFuture) -> Vec<(u16, String)> {
+    let mut seen = Vec::new();
+    let all = async {
+        while let Some(head) = std::future::poll_fn(|cx| reply.poll_informational(cx)).await {
+            let head = head.unwrap();
+            let link = head.headers().get("link").map(|link| link.to_str().unwrap().to_owned());
+            seen.push((head.status().as_u16(), link.unwrap_or_default()));
+        }
+    };
+    tokio::time::timeout(TEST_TIMEOUT, all).await.expect("no reply");
+    seen
+}
+
+fn post(path: &str, expects: bool) -> http::Request<()> {
+    let mut request = http::Request::post(format!("http://api.example{path}"));
+    if expects {
+        request = request.header("expect", "100-Continue");
+    }
+    request.body(()).unwrap()
+}
+
+#[tokio::test]
+async fn a_client_that_waits_for_a_100_gets_it_when_its_body_is_wanted() {
+    let server = start(settings());
+    let mut client = plain_h2(&server).await;
+    let (mut reply, mut upload) = client.send_request(post("/upload", true), false).unwrap();
+    let continued = std::future::poll_fn(|cx| reply.poll_informational(cx));
+    let continued = tokio::time::timeout(TEST_TIMEOUT, continued).await.expect("never asked for");
+    assert_eq!(continued.unwrap().unwrap().status(), 100);
+    upload.send_data("a body".into(), true).unwrap();
+    assert_eq!(interim(&mut reply).await, []);
+    assert_eq!(reply.await.unwrap().status(), 200);
+    // One that does not wait gets none, nor one that has sent its body already.
+    for expects in [false, true] {
+        let (mut reply, mut upload) =
+            client.send_request(post("/upload-later", expects), false).unwrap();
+        server.handler.0.begun.notified().await;
+        upload.send_data("a body".into(), true).unwrap();
+        get_with(&mut client, "/hello").await;
+        server.handler.0.go.notify_one();
+        assert_eq!(interim(&mut reply).await, []);
+        assert_eq!(reply.await.unwrap().status(), 200);
+    }
+}
+
+/// The status of a request on a connection of h2's own.
+async fn get_with(client: &mut h2::client::SendRequest<Bytes>, path: &str) -> u16 {
+    let request = http::Request::get(format!("http://api.example{path}")).body(()).unwrap();
+    let (reply, _) = client.send_request(request, true).unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, reply).await.expect("no reply").unwrap().status().as_u16()
+}
+
+#[tokio::test]
+async fn a_refused_client_that_waits_for_a_100_gets_the_refusal_alone() {
+    let server = start(settings());
+    let mut client = plain_h2(&server).await;
+    let (mut reply, _upload) = client.send_request(post("/refused", true), false).unwrap();
+    assert_eq!(interim(&mut reply).await, []);
+    let mut reply = reply.await.unwrap().into_parts().1;
+    assert_eq!(reply.data().await.unwrap().unwrap(), "no");
+    assert_eq!(get_with(&mut client, "/hello").await, 200);
+}
+
+#[tokio::test]
+async fn interim_replies_come_before_the_reply_as_many_as_fit() {
+    let server = start(settings());
+    let mut client = plain_h2(&server).await;
+    let (mut reply, _) = client.send_request(post("/hints", false), true).unwrap();
+    let hints = interim(&mut reply).await;
+    // Each has a field of 1,000 bytes, and 16 KiB are taken.
+    assert_eq!(hints.len(), 15, "{hints:?}");
+    let expected = |(number, hint): (usize, &(u16, String))| {
+        hint.0 == 103 && hint.1.trim_end_matches('x') == format!("<{number}>; ")
+    };
+    assert!(hints.iter().enumerate().all(expected), "{hints:?}");
+    assert_eq!(reply.await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_reply_has_a_date_and_a_length_and_nothing_of_its_connection() {
+    let server = start(settings());
+    let (mut sender, _connection) = connect(&server).await;
+    let reply = sender.send_request(request("/hop", empty())).await.unwrap();
+    let date = reply.headers()["date"].to_str().unwrap();
+    assert!(httpdate::parse_http_date(date).is_ok(), "{date}");
+    assert_eq!(reply.headers()["content-length"], "3");
+    let mut names: Vec<&str> = reply.headers().keys().map(|name| name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["content-length", "date", "x-kept"]);
+    let reply = sender.send_request(request("/dated", empty())).await.unwrap();
+    assert_eq!(reply.headers()["date"], "then");
+    let mut head = request("/hello", empty());
+    *head.method_mut() = http::Method::HEAD;
+    let reply = sender.send_request(head).await.unwrap();
+    assert_eq!(reply.headers()["content-length"], "5");
+    assert_eq!(reply.into_body().collect().await.unwrap().to_bytes(), "");
+}
+
+#[tokio::test]
+async fn a_reply_whose_body_breaks_off_is_reset() {
+    let server = start(settings());
+    let mut client = plain_h2(&server).await;
+    let request = http::Request::get("http://api.example/cut").body(()).unwrap();
+    let (reply, _) = client.send_request(request, true).unwrap();
+    // What was not sent yet is lost, and that may be all of it.
+    let read = async {
+        let mut body = reply.await?.into_body();
+        while let Some(data) = body.data().await {
+            data?;
+        }
+        Ok(())
+    };
+    let read: Result<(), h2::Error> = read.await;
+    let error = read.expect_err("it looks whole");
+    assert_eq!(error.reason(), Some(h2::Reason::INTERNAL_ERROR));
+    assert_eq!(get_with(&mut client, "/hello").await, 200);
+}
+
+/// An extended CONNECT for the protocol that the handler echoes.
+async fn tunnel(
+    client: &mut h2::client::SendRequest<Bytes>,
+) -> (h2::SendStream<Bytes>, h2::RecvStream) {
+    while !client.is_extended_connect_protocol_enabled() {
+        tokio::task::yield_now().await;
+    }
+    let mut request = http::Request::connect("http://api.example/upgrade").body(()).unwrap();
+    request.extensions_mut().insert(h2::ext::Protocol::from_static("echo"));
+    let (reply, send) = client.send_request(request, false).unwrap();
+    let reply = reply.await.unwrap();
+    assert_eq!(reply.status(), 200);
+    assert!(!reply.headers().contains_key("content-length"), "{reply:?}");
+    (send, reply.into_body())
+}
+
+#[tokio::test]
+async fn a_tunnel_echoes_more_than_it_buffers_and_ends_with_either_side() {
+    const BYTES: usize = 4 << 20;
+    let server = start(settings());
+    let mut client = plain_h2(&server).await;
+    let (mut send, mut receive) = tunnel(&mut client).await;
+    let sending = tokio::spawn(async move {
+        for _ in 0..BYTES / (64 << 10) {
+            send.reserve_capacity(64 << 10);
+            while send.capacity() < 64 << 10 {
+                std::future::poll_fn(|cx| send.poll_capacity(cx)).await.unwrap().unwrap();
+            }
+            send.send_data(vec![7; 64 << 10].into(), false).unwrap();
+        }
+        send.send_data(Bytes::new(), true).unwrap();
+    });
+    let mut received = 0;
+    while let Some(data) = receive.data().await {
+        let bytes = data.unwrap().len();
+        receive.flow_control().release_capacity(bytes).unwrap();
+        received += bytes;
+    }
+    assert_eq!(received, BYTES);
+    sending.await.unwrap();
+    server.handler.0.dropped.notified().await;
+    // One that the client resets ends too.
+    let (mut send, _receive) = tunnel(&mut client).await;
+    send.send_reset(h2::Reason::CANCEL);
+    tokio::time::timeout(TEST_TIMEOUT, server.handler.0.dropped.notified())
+        .await
+        .expect("the tunnel lives on");
+    drop(client);
+    server.await_shown("weir_connections_open 0").await;
+}

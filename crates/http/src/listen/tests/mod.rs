@@ -152,6 +152,7 @@ impl Handler for TestHandler {
                 reply.body = request.body;
                 reply
             }
+            "/upload" | "/upload-later" | "/hints" | "/hop" | "/dated" => self.http2(request).await,
             path @ ("/wait" | "/wait-much") => {
                 let mut answered = Dropped(&self.0, false);
                 self.0.begun.notify_one();
@@ -163,6 +164,39 @@ impl Handler for TestHandler {
             // Does not read the request's body.
             _ => Response::new(StatusCode::TOO_MANY_REQUESTS, wire::full("no")),
         }
+    }
+}
+
+impl TestHandler {
+    /// What the tests of HTTP/2 ask for.
+    async fn http2(&self, request: Request) -> Response {
+        let mut reply = Response::new(StatusCode::OK, Body::empty());
+        match request.target() {
+            "/hints" => {
+                let interim = request.interim.unwrap();
+                for number in 0..100 {
+                    let mut hint = wire::Fields::new();
+                    hint.append("link", format!("{:x<1000}", format!("<{number}>; ")));
+                    interim.send(StatusCode::EARLY_HINTS, &hint);
+                }
+            }
+            "/hop" => {
+                reply.body = wire::full("hop");
+                for name in ["connection", "keep-alive", "te", "transfer-encoding", "x-kept"] {
+                    reply.fields.append(name, "x-kept");
+                }
+            }
+            "/dated" => reply.fields.append("date", "then"),
+            path => {
+                if path == "/upload-later" {
+                    self.0.begun.notify_one();
+                    self.0.go.notified().await;
+                }
+                let whole = http_body_util::BodyExt::collect(request.body).await.unwrap();
+                assert_eq!(whole.to_bytes(), "a body");
+            }
+        }
+        reply
     }
 }
 

@@ -46,6 +46,8 @@ pub(super) struct OpenError {
     pub(super) cause: Cause,
     /// The reason for the log; contains no secret.
     pub(super) why: String,
+    /// The node said nothing that is Redis' protocol.
+    is_cut: bool,
 }
 
 impl OpenError {
@@ -54,11 +56,22 @@ impl OpenError {
             std::io::ErrorKind::TimedOut => Cause::Timeout,
             _ => Cause::Connection,
         };
-        Self { cause, why: error.to_string() }
+        Self { cause, why: error.to_string(), is_cut: cause == Cause::Connection }
     }
 
     fn timed_out(what: &str, limit: Duration) -> Self {
-        Self { cause: Cause::Timeout, why: format!("no {what} within {limit:?}") }
+        let why = format!("no {what} within {limit:?}");
+        Self { cause: Cause::Timeout, why, is_cut: false }
+    }
+}
+
+impl OpenError {
+    /// The error of the first command on a connection.
+    fn of_greeting(self, is_tls: bool) -> Self {
+        match self.is_cut && !is_tls {
+            true => Self { why: format!("{} (does it want TLS on this port?)", self.why), ..self },
+            false => self,
+        }
     }
 }
 
@@ -174,7 +187,10 @@ impl Connector {
             return Err(last.unwrap_or_else(|| OpenError::timed_out("node", self.connect_wait())));
         }
         let address = self.addresses.get(address).map_or(address, String::as_str);
-        let wrong = || OpenError { cause: Cause::Cluster, why: format!("no address: {address:?}") };
+        let wrong = || {
+            let why = format!("no address: {address:?}");
+            OpenError { cause: Cause::Cluster, why, is_cut: false }
+        };
         self.open_node(&parse_node(address).ok_or_else(wrong)?, is_probe).await
     }
 
@@ -210,20 +226,32 @@ impl Connector {
         let (host, port) = node;
         let sentinel = self.sentinel.as_ref().filter(|_| self.nodes.contains(node));
         let login = sentinel.map_or(&self.login, |(_, login)| login);
+        let in_handshake = AtomicBool::new(false);
         let opening = async {
             let tcp = TcpStream::connect((host.as_str(), *port)).await?;
             tcp.set_nodelay(true)?;
             keep_alive(&tcp)?;
             let mut stream: Stream = match &self.tls {
-                Some(tls) => tls.handshake(host, tcp).await?,
+                Some(tls) => {
+                    in_handshake.store(true, Ordering::Relaxed);
+                    let stream = tls.handshake(host, tcp).await?;
+                    in_handshake.store(false, Ordering::Relaxed);
+                    stream
+                }
                 None => Box::pin(tcp),
             };
-            greet(&mut stream, login).await?;
+            let greeted = greet(&mut stream, login).await;
+            greeted.map_err(|error| error.of_greeting(self.tls.is_some()))?;
             Ok(stream)
         };
-        let mut stream = timeout(self.connect_wait(), opening)
-            .await
-            .unwrap_or_else(|_| Err(OpenError::timed_out("connection", self.connect_wait())))?;
+        let mut stream = timeout(self.connect_wait(), opening).await.unwrap_or_else(|_| {
+            // Redis takes a handshake for the begin of a long command, and waits for the rest.
+            let awaited = match in_handshake.load(Ordering::Relaxed) {
+                true => "answer to a TLS handshake (does it speak TLS on this port?)",
+                false => "connection",
+            };
+            Err(OpenError::timed_out(awaited, self.connect_wait()))
+        })?;
         if is_probe {
             timeout(self.deadline, ask(&mut stream, &[b"PING"]))
                 .await
@@ -294,7 +322,7 @@ async fn ask(stream: &mut Stream, words: &[&[u8]]) -> Result<Value, OpenError> {
 /// The node refuses the handshake.
 fn refused(error: &RedisError) -> OpenError {
     let (cause, why) = failure::greeting(error);
-    OpenError { cause, why }
+    OpenError { cause, why, is_cut: false }
 }
 
 fn keep_alive(tcp: &TcpStream) -> std::io::Result<()> {

@@ -325,7 +325,7 @@ async fn run(running: PipelineTask) {
                     return;
                 }
             }
-            Err(OpenError { cause, why }) => {
+            Err(OpenError { cause, why, .. }) => {
                 tracing::debug!(node = &*pipeline.address, %why, "no connection to Redis");
                 pipeline.connector.outages.explain(&pipeline.address, why);
                 if !pipeline.set_away(cause) {

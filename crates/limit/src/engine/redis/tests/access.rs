@@ -1,8 +1,10 @@
 //! TLS, users with few rights, and addresses that differ from those that nodes announce.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::super::super::testing::{ALL, Cluster, FIXED_WINDOW, SECOND_US, Server, cell, one};
+use super::super::connector::Connector;
 use super::{DEADLINE, block_on, engine, left, recovers, settings, slow};
 use crate::clock::Clock;
 use crate::engine::{
@@ -80,6 +82,28 @@ fn with_tls_both_ends_show_a_certificate() {
     ] {
         assert_eq!(take(&wrong), refused, "{wrong:?}");
     }
+}
+
+/// A port with TLS closes a connection without it, and one without TLS waits for ever.
+#[tokio::test]
+async fn a_port_that_takes_the_other_kind_of_connection_is_asked_about() {
+    let pki = Pki::new();
+    let (server, with, _folder) = with_tls(&pki, &["--tls-auth-clients", "no"]);
+    let trusting = ClientTls { ca: Some(pem(&pki.ca)), ..ClientTls::default() };
+    let why = async |address: &str, tls: Option<ClientTls>| {
+        let node = settings(vec![address.to_owned()], RedisMode::Single);
+        let settings = RedisSettings { tls, deadline: Duration::from_millis(100), ..node };
+        let opened = Connector::new(&settings).unwrap().open(address, false).await;
+        opened.err().map(|error| (error.cause, error.why))
+    };
+    assert_eq!(why(&with, Some(trusting.clone())).await, None);
+    assert_eq!(why(&server.address(), None).await, None);
+    let (cause, said) = why(&with, None).await.expect("an error");
+    assert_eq!(cause, Cause::Connection, "{said}");
+    assert!(said.ends_with(" (does it want TLS on this port?)"), "{said}");
+    let (cause, said) = why(&server.address(), Some(trusting)).await.expect("an error");
+    assert_eq!(cause, Cause::Timeout, "{said}");
+    assert!(said.contains("(does it speak TLS on this port?)"), "{said}");
 }
 
 #[test]

@@ -1,0 +1,279 @@
+//! One stream of an HTTP/2 connection, from its request to the end of its reply, in a task of its
+//! own. Knows nothing about the connection's other streams.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use http::header::DATE;
+use http::{Method, StatusCode};
+
+use super::super::Handler;
+use super::super::context::ConnectionContext;
+use super::super::permits::Permit;
+use super::super::state::ConnectionState;
+use super::reply::{Piece, ReplySender};
+use super::{STREAM_WINDOW_BYTES, tunnel};
+use crate::http1;
+use crate::wire::{
+    Body, Fields, InterimSender, Known, KnownSet, Request, RequestStream, Response,
+    declared_length, is_padded,
+};
+
+/// The message to a client whose field has blanks around its value.
+const PADDED: &str = "a header field's value begins or ends with a blank";
+/// Maximum bytes of the interim replies to one request. Further ones are dropped: they may wait
+/// for a client that reads nothing.
+const INTERIM_BYTES_MAX: usize = 16 << 10;
+/// What a field counts for besides its name and value (RFC 9113, 6.5.2).
+const FIELD_OVERHEAD_BYTES: usize = 32;
+/// The fields that speak of a connection of HTTP/1.1 (RFC 9113, 8.2.2).
+const OF_CONNECTIONS: KnownSet = KnownSet::of(&[
+    Known::Connection,
+    Known::KeepAlive,
+    Known::ProxyConnection,
+    Known::Te,
+    Known::TransferEncoding,
+    Known::Upgrade,
+]);
+
+/// Starts the tasks of a connection's streams on its worker.
+pub(super) struct Streams<H> {
+    context: Arc<ConnectionContext<H>>,
+    permit: Arc<Permit>,
+    send_idle: Duration,
+}
+
+impl<H: Handler> Streams<H> {
+    /// `send_idle` is how long a client may take nothing of a reply.
+    pub(super) fn new(
+        context: Arc<ConnectionContext<H>>,
+        permit: Arc<Permit>,
+        send_idle: Duration,
+    ) -> Self {
+        Self { context, permit, send_idle }
+    }
+
+    /// Answers a request.
+    pub(super) fn begin(&self, request: http::Request<RecvStream>, replier: SendResponse<Piece>) {
+        let state = &self.context.state;
+        state.stream_opened();
+        let open = OpenStream { state: Arc::clone(state), _permit: Arc::clone(&self.permit) };
+        let replier = Arc::new(Replier::new(replier));
+        // Boxed: a task is moved when it is started and when it has ended, and what answers a
+        // request is kilobytes.
+        let answer = Box::pin(answer(request, Arc::clone(&self.context), Arc::clone(&replier)));
+        let phase = Phase::Answering { answer, replier: OwnedReplier(replier) };
+        tokio::spawn(StreamTask { phase, open, send_idle: self.send_idle });
+    }
+}
+
+/// Keeps the connection counted as open, and its state informed, until the stream has ended.
+struct OpenStream {
+    state: Arc<ConnectionState>,
+    _permit: Arc<Permit>,
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.state.stream_ended();
+    }
+}
+
+/// The task of one stream. Dropping it unfinished resets the stream.
+struct StreamTask<A> {
+    phase: Phase<A>,
+    open: OpenStream,
+    send_idle: Duration,
+}
+
+enum Phase<A> {
+    /// The handler works.
+    Answering { answer: Pin<Box<A>>, replier: OwnedReplier },
+    /// The reply's body is sent.
+    Sending(ReplySender),
+}
+
+impl<A: Future<Output = Answer>> Future for StreamTask<A> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        if let Phase::Answering { answer, replier } = &mut this.phase {
+            let Poll::Ready(answer) = answer.as_mut().poll(cx) else {
+                // Ready if the client has reset the stream, or the connection has failed.
+                return replier.0.poll_gone(cx);
+            };
+            let sent = replier.0.send(answer, &this.open.state);
+            let Some((stream, body)) = sent else { return Poll::Ready(()) };
+            let sender = ReplySender::new(stream, body, &this.open.state, this.send_idle);
+            this.phase = Phase::Sending(sender);
+        }
+        match &mut this.phase {
+            Phase::Sending(sender) => sender.poll(cx),
+            Phase::Answering { .. } => Poll::Ready(()),
+        }
+    }
+}
+
+/// What the handler has answered.
+struct Answer {
+    reply: Response,
+    /// The client's half of a stream that asked for a tunnel. The tunnel begins if the reply says
+    /// so.
+    tunnel: Option<RecvStream>,
+}
+
+/// Asks the handler.
+async fn answer<H: Handler>(
+    request: http::Request<RecvStream>,
+    context: Arc<ConnectionContext<H>>,
+    replier: Arc<Replier>,
+) -> Answer {
+    let (head, stream) = request.into_parts();
+    let is_head = head.method == Method::HEAD;
+    let mut tunnel = None;
+    let mut reply = if head.headers.values().any(|value| is_padded(value.as_bytes())) {
+        // Upstreams cut blanks off. What is compared must not have them either, and a proxy must
+        // refuse them (RFC 9113, 8.2.1).
+        context.handler.unreadable(StatusCode::BAD_REQUEST, PADDED, &context.peer)
+    } else if let Some(protocol) = tunnel::protocol(&head) {
+        tunnel = Some(stream);
+        // Boxed: few streams are tunnels, and each would carry its state.
+        Box::pin(tunnel::ask(head, protocol, &context)).await
+    } else {
+        let mut request = Request::from_parts(&head, Body::empty());
+        let length = declared_length(&head.headers);
+        drop(head);
+        let waits = request
+            .fields
+            .get(Known::Expect)
+            .is_some_and(|expected| expected.eq_ignore_ascii_case(b"100-continue"));
+        let waiting = waits.then(|| Arc::clone(&replier) as Arc<dyn InterimSender>);
+        request.body = Body::request(RequestStream::new(stream, length, waiting))
+            .lingering()
+            .window(STREAM_WINDOW_BYTES as usize);
+        request.interim = Some(replier);
+        context.handler.call(request, &context.peer).await
+    };
+    if let Some(bytes @ 1..) = reply.body.length()
+        && !reply.fields.has(Known::ContentLength)
+    {
+        reply.fields.append(Known::ContentLength, itoa::Buffer::new().format(bytes));
+    }
+    if is_head {
+        reply.body = Body::empty();
+    }
+    Answer { reply, tunnel }
+}
+
+/// Sends the heads of replies to one request. The stream's task shares it with the request, whose
+/// body or upstream sends interim ones.
+struct Replier(Mutex<ReplierState>);
+
+struct ReplierState {
+    /// `None` once the reply's own head was sent, or the task has ended.
+    sender: Option<SendResponse<Piece>>,
+    /// How many bytes of interim replies may still be sent.
+    interim_left: usize,
+    /// The stream's task, once it waits for its reply.
+    task: Option<Waker>,
+}
+
+/// The task's share, without which nothing more is sent. h2 resets a stream when nobody has a part
+/// of it, and what belongs to the request may live on.
+struct OwnedReplier(Arc<Replier>);
+
+impl Drop for OwnedReplier {
+    fn drop(&mut self) {
+        self.0.lock().sender = None;
+    }
+}
+
+impl Replier {
+    fn new(sender: SendResponse<Piece>) -> Self {
+        let (sender, interim_left) = (Some(sender), INTERIM_BYTES_MAX);
+        Self(Mutex::new(ReplierState { sender, interim_left, task: None }))
+    }
+
+    /// Locked for one call at a time, on one worker: never contended.
+    fn lock(&self) -> MutexGuard<'_, ReplierState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ready if the client has reset the stream, or the connection has failed.
+    fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let state = &mut *self.lock();
+        if !state.task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
+            state.task = Some(cx.waker().clone());
+        }
+        match &mut state.sender {
+            Some(sender) => sender.poll_reset(cx).map(drop),
+            None => Poll::Ready(()),
+        }
+    }
+
+    /// Sends the reply's head. Returns its body and where it goes; `None` if nothing is left to be
+    /// sent, or the client has gone away.
+    fn send(
+        &self,
+        answer: Answer,
+        state: &Arc<ConnectionState>,
+    ) -> Option<(SendStream<Piece>, Body)> {
+        let Answer { mut reply, tunnel } = answer;
+        if reply.fields.present().meets(OF_CONNECTIONS) {
+            reply.fields.remove_all(OF_CONNECTIONS);
+        }
+        let tunnel = reply.upgrade.take().zip(tunnel);
+        let Response { status, fields, body, .. } = reply;
+        let mut head = http::Response::new(());
+        *head.status_mut() = status;
+        *head.headers_mut() = fields.to_map();
+        if !fields.has(Known::Date) {
+            head.headers_mut().insert(DATE, http1::date_value());
+        }
+        drop(fields);
+        let ends = tunnel.is_none() && http_body::Body::is_end_stream(&body);
+        let mut sender = self.lock().sender.take()?;
+        let Ok(stream) = sender.send_response(head, ends) else {
+            sender.send_reset(Reason::INTERNAL_ERROR);
+            return None;
+        };
+        if let Some((begin, requests)) = tunnel {
+            tunnel::begin(begin, stream, requests, state);
+            return None;
+        }
+        (!ends).then_some((stream, body))
+    }
+}
+
+impl InterimSender for Replier {
+    fn send(&self, status: StatusCode, fields: &Fields) {
+        let fields = fields.to_map();
+        // The status is a field, too.
+        let bytes = fields.iter().fold(FIELD_OVERHEAD_BYTES, |sum, (name, value)| {
+            sum + name.as_str().len() + value.len() + FIELD_OVERHEAD_BYTES
+        });
+        let state = &mut *self.lock();
+        let (Some(sender), Some(left)) = (&mut state.sender, state.interim_left.checked_sub(bytes))
+        else {
+            return;
+        };
+        // h2 would send it on a stream that the client has reset. It wakes whoever has asked last,
+        // which the task remains; if that is at work on the reply right now, it will ask next.
+        let task = state.task.as_ref().unwrap_or(Waker::noop());
+        if sender.poll_reset(&mut Context::from_waker(task)).is_ready() {
+            return;
+        }
+        state.interim_left = left;
+        let mut head = http::Response::new(());
+        *head.status_mut() = status;
+        *head.headers_mut() = fields;
+        // It fails if the client has gone away.
+        let _ = sender.send_informational(head);
+    }
+}
