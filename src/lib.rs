@@ -4,7 +4,7 @@
 //! The path of a request, module by module:
 //!
 //! 1. [`listen`] accepts the connection and reads the request: HTTP/1.1 with our own `http1`,
-//!    HTTP/2 with hyper.
+//!    HTTP/2 with h2.
 //! 2. [`proxy`] finds the request's route, and collects the facts about the request that the
 //!    route's policy uses.
 //! 3. [`policy`] runs the guest. It is given the facts and returns a [`plan`]: the limits that

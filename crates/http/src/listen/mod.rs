@@ -11,7 +11,8 @@
 //!   `revocation`: those of clients that were revoked; `handshake`: one TLS handshake
 //! - `http1`, with `client` (the socket), `upload` (a request's body) and `progress` (how fast the
 //!   client takes its reply)
-//! - `http2`; `stream`: what it and `spop` read and write, a client that reads nothing is given up
+//! - `http2`
+//! - `stream`: the byte stream of `http2` and `spop`, which gives up a client that reads nothing
 //! - `spop`: what HAProxy's filter `spoe` asks, over a protocol of its own
 //! - `state`: what a connection shares with the worker that drains it
 //! - `permits`, with `addresses`: how many connections may be open, in total and per client

@@ -13,9 +13,9 @@ use crate::clock;
 /// The zero point of [`ConnectionState::millis`].
 static BEGAN: LazyLock<Instant> = LazyLock::new(clock::monotonic);
 
-/// The last piece of a reply, until it is sent or given up.
-#[derive(Debug)]
-pub(super) struct LastPiece(());
+/// Shared by the pieces of an HTTP/2 reply, and so by those that are not sent yet.
+#[derive(Debug, Default)]
+pub(super) struct ReplyPieces(());
 
 /// See the module documentation.
 #[derive(Debug, Default)]
@@ -27,12 +27,12 @@ pub(super) struct ConnectionState {
     writes: AtomicU64,
     /// HTTP/2: stream tasks that have not ended, and whether there ever was one.
     streams: AtomicUsize,
-    /// HTTP/2: tunnels that have not ended. The task of a tunnel's stream is also in `streams`.
+    /// HTTP/2: tunnels that have not ended.
     tunnels: AtomicUsize,
     had_streams: AtomicBool,
-    /// HTTP/2: the last pieces of replies that are not sent yet, each with its deadline, the oldest
-    /// first.
-    unsent: Mutex<VecDeque<(Instant, Weak<LastPiece>)>>,
+    /// HTTP/2: replies that were given to h2 as a whole and may not be sent yet, each with its
+    /// deadline, the oldest first.
+    unsent: Mutex<VecDeque<(Instant, Weak<ReplyPieces>)>>,
     /// Set when the connection was upgraded. It is then read by another task, whose waker follows.
     upgraded: AtomicBool,
     upgraded_waker: Mutex<Option<Waker>>,
@@ -130,19 +130,16 @@ impl ConnectionState {
         self.wake();
     }
 
-    /// Notes that the last piece of a reply has to be sent by then. It is unsent until the returned
-    /// guard is dropped.
-    pub(super) fn last_piece(&self, until: Instant) -> Arc<LastPiece> {
-        let piece = Arc::new(LastPiece(()));
+    /// Notes that the rest of a reply has to be sent by then: it is until all `pieces` are dropped.
+    pub(super) fn send_by(&self, until: Instant, pieces: &Arc<ReplyPieces>) {
         let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
-        unsent.push_back((until, Arc::downgrade(&piece)));
-        piece
+        unsent.push_back((until, Arc::downgrade(pieces)));
     }
 
-    /// The deadline of the oldest last piece that is not sent yet.
+    /// The deadline of the oldest reply that is not sent yet.
     pub(super) fn unsent_until(&self) -> Option<Instant> {
         let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
-        while unsent.pop_front_if(|(_, piece)| piece.strong_count() == 0).is_some() {}
+        while unsent.pop_front_if(|(_, pieces)| pieces.strong_count() == 0).is_some() {}
         unsent.front().map(|(until, _)| *until)
     }
 

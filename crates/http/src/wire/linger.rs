@@ -15,7 +15,6 @@ const LINGER_TIME: Duration = Duration::from_secs(5);
 
 /// Reads and discards `stream` in a task of its own.
 pub(super) fn discard(mut stream: StreamBody) {
-    stream.unwanted();
     let reading = async move {
         let mut bytes = 0;
         while let Some(Ok(frame)) = poll_fn(|cx| stream.poll_frame(cx)).await {

@@ -76,8 +76,7 @@ impl RequestStream {
     }
 }
 
-/// A reset by the client, whatever its reason, or by h2 for a violation of the protocol ends the
-/// stream alone.
+/// A reset, whoever sent it and why, ends the stream alone.
 fn failed(error: h2::Error) -> BodyError {
     if error.is_reset() { BodyError::Reset } else { BodyError::Cut(Arc::new(error)) }
 }
@@ -89,9 +88,9 @@ impl StreamBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self {
             Self::Reply(reply) => {
-                // hyper reports a stream that was reset with `NO_ERROR` or `CANCEL` as ended. A
-                // server may do the first after a complete reply, when it does not want the rest
-                // of the request (RFC 9113, 8.1). No body may end before its declared length.
+                // hyper reports a stream that was reset with `NO_ERROR` as ended. A server may do
+                // that after a complete reply, when it does not want the rest of the request (RFC
+                // 9113, 8.1). No body may end before its declared length.
                 match ready!(Pin::new(&mut *reply).poll_frame(cx)) {
                     None if !reply.is_end_stream() && reply.size_hint().lower() > 0 => {
                         Poll::Ready(Some(Err(BodyError::Reset)))
@@ -123,11 +122,9 @@ impl StreamBody {
         }
     }
 
-    /// Nobody wants the body: the client is not asked to send it.
-    pub(super) fn unwanted(&mut self) {
-        if let Self::Request(request) = self {
-            request.waiting = None;
-        }
+    /// Whether the peer sends nothing before it is asked to.
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self, Self::Request(request) if request.waiting.is_some())
     }
 
     /// The bytes that are to come at least.

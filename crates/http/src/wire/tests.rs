@@ -1,4 +1,4 @@
-//! Bodies from real hyper connections, over a pipe in memory.
+//! Bodies from real connections of hyper and h2, over a pipe in memory.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};

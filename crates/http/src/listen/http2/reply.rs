@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use h2::{Reason, SendStream};
 use http_body::Body as _;
 
-use super::super::state::{ConnectionState, LastPiece};
+use super::super::state::{ConnectionState, ReplyPieces};
 use crate::clock;
-use crate::wire::{Body, Timer};
+use crate::wire::{Body, BodyError, Timer};
 
 /// Maximum bytes of a piece: h2 takes the whole of one as soon as a byte of it may be sent.
 const PIECE_BYTES_MAX: usize = 64 << 10;
@@ -19,16 +19,18 @@ const PIECE_BYTES_MAX: usize = 64 << 10;
 /// connection alone, and share it with each other.
 const LAST_PIECE_PATIENCE: u32 = 5;
 
-/// What is given to h2. The last piece of a reply is watched: once h2 has it, the stream's task is
-/// over, although the client may not read it.
+/// What is given to h2.
 pub(super) struct Piece {
     bytes: Bytes,
-    _watched: Option<Arc<LastPiece>>,
+    /// Of a reply. Once h2 has all of it the stream's task is over, although the client may not
+    /// have read it: the connection knows of it as long as one piece lives.
+    _reply: Option<Arc<ReplyPieces>>,
 }
 
 impl Piece {
+    /// A piece that is not a reply's.
     pub(super) fn new(bytes: Bytes) -> Self {
-        Self { bytes, _watched: None }
+        Self { bytes, _reply: None }
     }
 }
 
@@ -49,13 +51,14 @@ impl Buf for Piece {
     }
 }
 
-/// Sends one body. When the client takes nothing for `send_idle`, or at the request's deadline, the
-/// stream is reset.
+/// Sends one body. When the client has not taken a piece within `send_idle`, or at the request's
+/// deadline, the stream is reset.
 pub(super) struct ReplySender {
     stream: SendStream<Piece>,
     body: Body,
     /// What was read of the body and not given to h2 yet.
     unsent: Bytes,
+    pieces: Arc<ReplyPieces>,
     timer: Timer,
     send_idle: Duration,
     state: Arc<ConnectionState>,
@@ -68,8 +71,8 @@ impl ReplySender {
         state: &Arc<ConnectionState>,
         send_idle: Duration,
     ) -> Self {
-        let (unsent, timer, state) = (Bytes::new(), Timer::default(), Arc::clone(state));
-        Self { stream, body, unsent, timer, send_idle, state }
+        let (unsent, pieces, state) = (Bytes::new(), Arc::default(), Arc::clone(state));
+        Self { stream, body, unsent, pieces, timer: Timer::default(), send_idle, state }
     }
 
     /// Sends on. Ready when everything was given to h2, or the stream was reset.
@@ -83,8 +86,11 @@ impl ReplySender {
                 }
                 let piece = self.unsent.split_to(self.unsent.len().min(PIECE_BYTES_MAX));
                 let ends = self.unsent.is_empty() && self.body.is_end_stream();
-                if self.send(piece, ends) || ends {
+                if self.send(piece, ends).is_err() {
                     return Poll::Ready(());
+                }
+                if ends {
+                    return Poll::Ready(self.end());
                 }
                 continue;
             }
@@ -100,16 +106,19 @@ impl ReplySender {
                     let Ok(trailers) = frame.into_trailers() else { continue };
                     // No more data: other streams may have what was asked for.
                     self.stream.reserve_capacity(0);
-                    let _ = self.stream.send_trailers(trailers);
-                    return Poll::Ready(());
+                    if self.stream.send_trailers(trailers).is_err() {
+                        // They have a field that HTTP/2 does not, or the stream has ended.
+                        self.stream.send_reset(Reason::INTERNAL_ERROR);
+                    }
+                    return Poll::Ready(self.end());
                 }
-                Some(Err(_)) => {
-                    self.stream.send_reset(Reason::INTERNAL_ERROR);
+                Some(Err(error)) => {
+                    self.stream.send_reset(reason(&error));
                     return Poll::Ready(());
                 }
                 None => {
-                    self.send(Bytes::new(), true);
-                    return Poll::Ready(());
+                    let _ = self.send(Bytes::new(), true);
+                    return Poll::Ready(self.end());
                 }
             }
         }
@@ -145,11 +154,56 @@ impl ReplySender {
         self.timer.poll(cx).map(|()| self.stream.send_reset(Reason::CANCEL))
     }
 
-    /// Gives h2 a piece. Returns whether it was refused, since the stream has ended.
-    fn send(&mut self, bytes: Bytes, is_last: bool) -> bool {
-        let unread_max = self.send_idle.saturating_mul(LAST_PIECE_PATIENCE);
-        let until = (is_last && !bytes.is_empty()).then(|| clock::monotonic() + unread_max);
-        let _watched = until.map(|until: Instant| self.state.last_piece(until));
-        self.stream.send_data(Piece { bytes, _watched }, is_last).is_err()
+    /// Gives h2 a piece.
+    ///
+    /// # Errors
+    /// The stream has ended.
+    fn send(&mut self, bytes: Bytes, is_last: bool) -> Result<(), h2::Error> {
+        let piece = Piece { bytes, _reply: Some(Arc::clone(&self.pieces)) };
+        self.stream.send_data(piece, is_last)
+    }
+
+    /// h2 has the whole reply. What it has not sent yet is the connection's to watch.
+    fn end(&self) {
+        if Arc::strong_count(&self.pieces) > 1 {
+            let unread_max = self.send_idle.saturating_mul(LAST_PIECE_PATIENCE);
+            self.state.send_by(clock::monotonic() + unread_max, &self.pieces);
+        }
+    }
+}
+
+/// Why a reply is reset whose body has failed: for the upstream's own reason, if that can be the
+/// reply's. gRPC tells its errors by it.
+fn reason(error: &BodyError) -> Reason {
+    let BodyError::Cut(error) = error else { return Reason::INTERNAL_ERROR };
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&**error);
+    while let Some(error) = source {
+        if let Some(reason) = error.downcast_ref::<h2::Error>().and_then(h2::Error::reason) {
+            return match reason {
+                // The request was processed, and the connection goes on.
+                Reason::REFUSED_STREAM | Reason::HTTP_1_1_REQUIRED | Reason::NO_ERROR => {
+                    Reason::INTERNAL_ERROR
+                }
+                reason => reason,
+            };
+        }
+        source = error.source();
+    }
+    Reason::INTERNAL_ERROR
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_is_reset_for_the_upstreams_reason_if_that_can_be_its_own() {
+        let of = |reason: Reason| super::reason(&BodyError::Cut(Arc::new(h2::Error::from(reason))));
+        assert_eq!(of(Reason::CANCEL), Reason::CANCEL);
+        assert_eq!(of(Reason::ENHANCE_YOUR_CALM), Reason::ENHANCE_YOUR_CALM);
+        assert_eq!(of(Reason::REFUSED_STREAM), Reason::INTERNAL_ERROR, "it is not to be repeated");
+        assert_eq!(super::reason(&BodyError::Reset), Reason::INTERNAL_ERROR);
+        let cut = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        assert_eq!(super::reason(&BodyError::Cut(Arc::new(cut))), Reason::INTERNAL_ERROR);
     }
 }

@@ -62,7 +62,7 @@ impl<H: Handler> Streams<H> {
     pub(super) fn begin(&self, request: http::Request<RecvStream>, replier: SendResponse<Piece>) {
         let state = &self.context.state;
         state.stream_opened();
-        let open = OpenStream { state: Arc::clone(state), _permit: Arc::clone(&self.permit) };
+        let open = OpenStream { state: Arc::clone(state), permit: Arc::clone(&self.permit) };
         let replier = Arc::new(Replier::new(replier));
         // Boxed: a task is moved when it is started and when it has ended, and what answers a
         // request is kilobytes.
@@ -75,7 +75,7 @@ impl<H: Handler> Streams<H> {
 /// Keeps the connection counted as open, and its state informed, until the stream has ended.
 struct OpenStream {
     state: Arc<ConnectionState>,
-    _permit: Arc<Permit>,
+    permit: Arc<Permit>,
 }
 
 impl Drop for OpenStream {
@@ -84,7 +84,8 @@ impl Drop for OpenStream {
     }
 }
 
-/// The task of one stream. Dropping it unfinished resets the stream.
+/// The task of one stream. When it is dropped, so is the stream, and h2 resets it if its reply has
+/// not ended.
 struct StreamTask<A> {
     phase: Phase<A>,
     open: OpenStream,
@@ -108,7 +109,7 @@ impl<A: Future<Output = Answer>> Future for StreamTask<A> {
                 // Ready if the client has reset the stream, or the connection has failed.
                 return replier.0.poll_gone(cx);
             };
-            let sent = replier.0.send(answer, &this.open.state);
+            let sent = replier.0.send(answer, &this.open);
             let Some((stream, body)) = sent else { return Poll::Ready(()) };
             let sender = ReplySender::new(stream, body, &this.open.state, this.send_idle);
             this.phase = Phase::Sending(sender);
@@ -165,7 +166,8 @@ async fn answer<H: Handler>(
     {
         reply.fields.append(Known::ContentLength, itoa::Buffer::new().format(bytes));
     }
-    if is_head {
+    // One of unknown length has nothing but its end, which is read.
+    if is_head && reply.body.length().is_some() {
         reply.body = Body::empty();
     }
     Answer { reply, tunnel }
@@ -184,13 +186,15 @@ struct ReplierState {
     task: Option<Waker>,
 }
 
-/// The task's share, without which nothing more is sent. h2 resets a stream when nobody has a part
-/// of it, and what belongs to the request may live on.
+/// The task's share, without which nothing more is sent. h2 resets a stream by itself only when
+/// nobody has a part of it, and the request's body may live on.
 struct OwnedReplier(Arc<Replier>);
 
 impl Drop for OwnedReplier {
     fn drop(&mut self) {
-        self.0.lock().sender = None;
+        if let Some(mut sender) = self.0.lock().sender.take() {
+            sender.send_reset(Reason::CANCEL);
+        }
     }
 }
 
@@ -219,15 +223,9 @@ impl Replier {
 
     /// Sends the reply's head. Returns its body and where it goes; `None` if nothing is left to be
     /// sent, or the client has gone away.
-    fn send(
-        &self,
-        answer: Answer,
-        state: &Arc<ConnectionState>,
-    ) -> Option<(SendStream<Piece>, Body)> {
+    fn send(&self, answer: Answer, open: &OpenStream) -> Option<(SendStream<Piece>, Body)> {
         let Answer { mut reply, tunnel } = answer;
-        if reply.fields.present().meets(OF_CONNECTIONS) {
-            reply.fields.remove_all(OF_CONNECTIONS);
-        }
+        reply.fields.remove_all(OF_CONNECTIONS);
         let tunnel = reply.upgrade.take().zip(tunnel);
         let Response { status, fields, body, .. } = reply;
         let mut head = http::Response::new(());
@@ -244,7 +242,7 @@ impl Replier {
             return None;
         };
         if let Some((begin, requests)) = tunnel {
-            tunnel::begin(begin, stream, requests, state);
+            tunnel::begin(begin, stream, requests, (&open.state, &open.permit));
             return None;
         }
         (!ends).then_some((stream, body))
@@ -253,27 +251,31 @@ impl Replier {
 
 impl InterimSender for Replier {
     fn send(&self, status: StatusCode, fields: &Fields) {
+        let mut fields = fields.clone();
+        fields.remove_all(OF_CONNECTIONS);
         let fields = fields.to_map();
-        // The status is a field, too.
+        // The status is a field, too. A 100 is sent once, and always.
         let bytes = fields.iter().fold(FIELD_OVERHEAD_BYTES, |sum, (name, value)| {
             sum + name.as_str().len() + value.len() + FIELD_OVERHEAD_BYTES
         });
+        let bytes = if status == StatusCode::CONTINUE { 0 } else { bytes };
         let state = &mut *self.lock();
         let (Some(sender), Some(left)) = (&mut state.sender, state.interim_left.checked_sub(bytes))
         else {
             return;
         };
-        // h2 would send it on a stream that the client has reset. It wakes whoever has asked last,
-        // which the task remains; if that is at work on the reply right now, it will ask next.
+        // h2 would queue it even on a stream that the client has reset. To ask replaces the waker,
+        // so the task's own is given; if the task is running right now, it asks again itself.
         let task = state.task.as_ref().unwrap_or(Waker::noop());
         if sender.poll_reset(&mut Context::from_waker(task)).is_ready() {
             return;
         }
-        state.interim_left = left;
         let mut head = http::Response::new(());
         *head.status_mut() = status;
         *head.headers_mut() = fields;
         // It fails if the client has gone away.
-        let _ = sender.send_informational(head);
+        if sender.send_informational(head).is_ok() {
+            state.interim_left = left;
+        }
     }
 }

@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::super::Handler;
 use super::super::context::ConnectionContext;
+use super::super::permits::Permit;
 use super::super::state::ConnectionState;
 use super::STREAM_WINDOW_BYTES;
 use super::reply::Piece;
@@ -87,29 +88,33 @@ pub(super) fn begin(
     upgrade: Upgrade,
     send: SendStream<Piece>,
     receive: RecvStream,
-    state: &Arc<ConnectionState>,
+    (state, permit): (&Arc<ConnectionState>, &Arc<Permit>),
 ) {
     let Upgrade::Callback(begin) = upgrade else { return };
     begin(Box::new(TunnelStream {
         send,
         incoming: Incoming::new(receive),
-        _open: OpenTunnel::new(state),
+        _open: OpenTunnel::new(state, permit),
     }));
 }
 
-/// Keeps the connection from being taken for one without streams.
-struct OpenTunnel(Arc<ConnectionState>);
+/// Keeps the connection from being taken for one without streams, and counted as open until the
+/// tunnel has ended.
+struct OpenTunnel {
+    state: Arc<ConnectionState>,
+    _permit: Arc<Permit>,
+}
 
 impl OpenTunnel {
-    fn new(state: &Arc<ConnectionState>) -> Self {
+    fn new(state: &Arc<ConnectionState>, permit: &Arc<Permit>) -> Self {
         state.tunnel_opened();
-        Self(Arc::clone(state))
+        Self { state: Arc::clone(state), _permit: Arc::clone(permit) }
     }
 }
 
 impl Drop for OpenTunnel {
     fn drop(&mut self) {
-        self.0.tunnel_ended();
+        self.state.tunnel_ended();
     }
 }
 
@@ -118,6 +123,14 @@ struct TunnelStream {
     send: SendStream<Piece>,
     incoming: Incoming,
     _open: OpenTunnel,
+}
+
+impl Drop for TunnelStream {
+    /// What was written is still sent: h2 drops the data of a stream whose sending side is open.
+    fn drop(&mut self) {
+        // It fails if the side was closed before, or the stream has been reset.
+        let _ = self.send.send_data(Piece::new(Bytes::new()), true);
+    }
 }
 
 /// What the client sends.

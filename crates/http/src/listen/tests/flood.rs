@@ -337,3 +337,20 @@ async fn a_stream_that_is_reset_at_once_gets_no_interim_reply() {
     assert_eq!(raw.next(HEADERS).await.unwrap().stream, 3);
     assert_eq!(server.handler.0.calls.load(Ordering::SeqCst), 2);
 }
+
+#[tokio::test]
+async fn a_reply_with_trailers_that_nobody_reads_is_given_up_while_another_stream_is_open() {
+    let server = start(ConnectionSettings { send_idle: Duration::from_millis(50), ..settings() });
+    let mut raw = Raw::connect(&server).await;
+    // A stream may send a byte: h2 takes all of a reply that is larger.
+    raw.send(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 1]).await;
+    raw.request(1, "/wait").await;
+    server.handler.0.begun.notified().await;
+    let mut post = head("/echo");
+    post[0] = 0x83;
+    raw.send(HEADERS, END_HEADERS, 3, &post).await;
+    raw.send(DATA, 0, 3, b"unread").await;
+    raw.send(HEADERS, END_STREAM | END_HEADERS, 3, &[0, 1, b'x', 1, b'y']).await;
+    server.await_shown("weir_connection_errors_total{cause=\"send_timeout\"} 1").await;
+    server.await_shown("weir_connections_open 0").await;
+}

@@ -408,11 +408,12 @@ async fn a_reply_whose_body_breaks_off_is_reset() {
 /// An extended CONNECT for the protocol that the handler echoes.
 async fn tunnel(
     client: &mut h2::client::SendRequest<Bytes>,
+    path: &str,
 ) -> (h2::SendStream<Bytes>, h2::RecvStream) {
     while !client.is_extended_connect_protocol_enabled() {
         tokio::task::yield_now().await;
     }
-    let mut request = http::Request::connect("http://api.example/upgrade").body(()).unwrap();
+    let mut request = http::Request::connect(format!("http://api.example{path}")).body(()).unwrap();
     request.extensions_mut().insert(h2::ext::Protocol::from_static("echo"));
     let (reply, send) = client.send_request(request, false).unwrap();
     let reply = reply.await.unwrap();
@@ -426,7 +427,7 @@ async fn a_tunnel_echoes_more_than_it_buffers_and_ends_with_either_side() {
     const BYTES: usize = 4 << 20;
     let server = start(settings());
     let mut client = plain_h2(&server).await;
-    let (mut send, mut receive) = tunnel(&mut client).await;
+    let (mut send, mut receive) = tunnel(&mut client, "/upgrade").await;
     let sending = tokio::spawn(async move {
         for _ in 0..BYTES / (64 << 10) {
             send.reserve_capacity(64 << 10);
@@ -447,11 +448,22 @@ async fn a_tunnel_echoes_more_than_it_buffers_and_ends_with_either_side() {
     sending.await.unwrap();
     server.handler.0.dropped.notified().await;
     // One that the client resets ends too.
-    let (mut send, _receive) = tunnel(&mut client).await;
+    let (mut send, _receive) = tunnel(&mut client, "/upgrade").await;
     send.send_reset(h2::Reason::CANCEL);
     tokio::time::timeout(TEST_TIMEOUT, server.handler.0.dropped.notified())
         .await
         .expect("the tunnel lives on");
     drop(client);
     server.await_shown("weir_connections_open 0").await;
+}
+
+#[tokio::test]
+async fn what_a_tunnel_has_written_is_sent_although_it_is_dropped() {
+    let server = start(settings());
+    let mut client = plain_h2(&server).await;
+    let (_send, mut receive) = tunnel(&mut client, "/last-words").await;
+    assert_eq!(receive.data().await.unwrap().unwrap(), "goodbye");
+    while let Some(end) = receive.data().await {
+        assert_eq!(end.expect("no reset"), "");
+    }
 }

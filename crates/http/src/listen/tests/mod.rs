@@ -152,7 +152,9 @@ impl Handler for TestHandler {
                 reply.body = request.body;
                 reply
             }
-            "/upload" | "/upload-later" | "/hints" | "/hop" | "/dated" => self.http2(request).await,
+            "/upload" | "/upload-later" | "/hints" | "/hop" | "/dated" | "/last-words" => {
+                self.http2(request).await
+            }
             path @ ("/wait" | "/wait-much") => {
                 let mut answered = Dropped(&self.0, false);
                 self.0.begun.notify_one();
@@ -187,6 +189,13 @@ impl TestHandler {
                 }
             }
             "/dated" => reply.fields.append("date", "then"),
+            "/last-words" => {
+                let goes = |mut stream: Box<dyn wire::Stream>| {
+                    tokio::spawn(async move { stream.write_all(b"goodbye").await });
+                };
+                reply.status = StatusCode::SWITCHING_PROTOCOLS;
+                reply.upgrade = Some(wire::Upgrade::Callback(Box::new(goes)));
+            }
             path => {
                 if path == "/upload-later" {
                     self.0.begun.notify_one();
