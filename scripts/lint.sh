@@ -15,6 +15,8 @@ say "Lua"
 luacheck lua benches examples/scripts
 say "Clippy, warnings denied"
 cargo clippy --workspace --all-targets -- -D warnings
+say "weir-client without TLS"
+cargo check --quiet --locked -p weir-client --no-default-features
 # fuzz/ is a workspace of its own, which no test builds. Checking it needs no libFuzzer, and so no
 # C++ compiler.
 say "Fuzz targets"

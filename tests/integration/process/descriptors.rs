@@ -156,6 +156,42 @@ async fn accepts_that_fail_are_said_once_a_second() {
     assert_eq!(waiting.get("/", &[]).await.unwrap().status, 200);
 }
 
+/// A listener without places says so once a second, however many are turned away.
+#[tokio::test]
+async fn a_listener_that_is_full_says_so() {
+    const PLACES: u8 = 4;
+    let upstream = Upstream::start();
+    let text = config(&[&upstream]).limit(&format!("connections = {PLACES}")).text();
+    let weir = Weir::start(&text);
+    upstream.hold();
+    let mut busy = Vec::new();
+    for number in 1..=PLACES {
+        let mut stream = connect_from(number, weir.http).await;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
+        eventually_async("the request arrives", async || {
+            let count = upstream.count();
+            if count == u64::from(number) { Ok(()) } else { Err(count.to_string()) }
+        })
+        .await;
+        busy.push(stream);
+    }
+    for number in 100..120 {
+        let mut turned_away = connect_from(number, weir.http).await;
+        assert_eq!(turned_away.read(&mut [0; 1]).await.unwrap_or(0), 0, "it is closed");
+    }
+    const SAID: &str = "there are as many connections as may be: a new one is closed";
+    let lines = weir.output().await_events(SAID, 1);
+    assert!(lines.len() < 20, "{lines:?}");
+    assert_eq!(lines[0]["listener"].as_str(), Some(&*weir.http.to_string()), "{}", lines[0]);
+    assert_eq!(lines[0]["bound"].as_u64(), Some(PLACES.into()), "{}", lines[0]);
+    upstream.release();
+    for stream in &mut busy {
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).await.unwrap();
+        assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+    }
+}
+
 fn unharmed(weir: &Weir) {
     let page = weir.admin_page("/metrics").text();
     let total = |name: &str| -> f64 {
