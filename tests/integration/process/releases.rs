@@ -2,7 +2,8 @@
 //! and on Redis (`tests/releases`). What fails here is not recorded again: the program changes.
 //!
 //! `WEIR_KEEP=0.9.0 cargo test --workspace --test integration kept` records the counters of a new
-//! release in the folder of that name, which must have a `counters.toml`.
+//! release in the folder of that name, which must have the tables of [`SETS`]. Those that are there
+//! stay. With `WEIR_KEEP_WITH=PROGRAM` it is that program that records.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -22,6 +23,10 @@ const RECORDED_S: i64 = 1_795_780_800;
 /// What each client has of each limit, and what one of them used before the counters were recorded.
 const QUOTA: i64 = 10;
 const USED: i64 = 3;
+/// What is leased belongs to a worker, and clients have connections of their own.
+const ONE_WORKER: &str = "workers = 1";
+/// The names of the tables of limits: as a whole, with children, and with leases.
+const SETS: [&str; 3] = ["counters", "children", "leased"];
 /// The file of the counters in memory, beside the configuration.
 const SNAPSHOT: &str = "weir.snapshot";
 
@@ -40,45 +45,97 @@ fn releases() -> Vec<PathBuf> {
     folders
 }
 
-fn read(release: &Path, name: &str) -> String {
-    let path = release.join(name);
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+/// Limits of a release whose counters were recorded.
+struct Kept {
+    release: PathBuf,
+    name: &'static str,
 }
 
-/// The names of the limits that are counted.
-fn limits(release: &Path) -> Vec<String> {
-    let text = read(release, "counters.toml");
-    let names = text.lines().filter_map(|line| line.trim().strip_prefix("{ name = \""));
-    let names: Vec<String> = names.map(|rest| rest.split('"').next().unwrap().to_owned()).collect();
-    assert!(names.len() >= 8, "{names:?}");
-    names
-}
-
-/// Weir with these counters in memory, at this time.
-fn in_memory(release: &Path, time: &HeldTime, snapshot: Option<&[u8]>) -> Weir {
-    let store = format!("[store.embedded]\nsnapshot = \"{SNAPSHOT}\"\n");
-    let text = Toml::new().more(&store).more(&read(release, "counters.toml")).text();
-    let mut builder = Weir::build(&text);
-    for (name, value) in time.environment() {
-        builder = builder.environment(name, &value);
+impl Kept {
+    /// What each release has.
+    fn all() -> Vec<Self> {
+        let of = |release: PathBuf| SETS.map(|name| Self { release: release.clone(), name });
+        releases().into_iter().flat_map(of).collect()
     }
-    if let Some(bytes) = snapshot {
-        builder = builder.file(SNAPSHOT, bytes);
-    }
-    builder.start()
-}
 
-fn on_redis(release: &Path, redis: &Redis) -> Weir {
-    let text = Toml::new().redis("single", &[redis.address]);
-    Weir::start(&text.more(&read(release, "counters.toml")).text())
+    /// The file with this end.
+    fn file(&self, end: &str) -> PathBuf {
+        self.release.join(format!("{}.{end}", self.name))
+    }
+
+    fn read(&self, end: &str) -> String {
+        let path = self.file(end);
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    /// The names of the limits that a client is told of.
+    fn limits(&self) -> Vec<String> {
+        let text = self.read("toml");
+        let lines = text.lines().filter(|line| line.trim().starts_with("{ name = \""));
+        // Of a limit with children it is the child.
+        let names: Vec<String> = lines
+            .map(|line| line.rsplit("{ name = \"").next().unwrap().split('"').next().unwrap())
+            .map(str::to_owned)
+            .collect();
+        assert!(names.len() >= 5, "{names:?}");
+        names
+    }
+
+    /// Weir with these counters in memory, at this time.
+    fn in_memory(&self, time: &HeldTime, snapshot: Option<&[u8]>, program: Option<&Path>) -> Weir {
+        let store = format!("[store.embedded]\nsnapshot = \"{SNAPSHOT}\"\n");
+        let text = Toml::new().server(ONE_WORKER).more(&store).more(&self.read("toml")).text();
+        let mut builder = Weir::build(&text);
+        for (name, value) in time.environment() {
+            builder = builder.environment(name, &value);
+        }
+        if let Some(bytes) = snapshot {
+            builder = builder.file(SNAPSHOT, bytes);
+        }
+        if let Some(program) = program {
+            builder = builder.program(program);
+        }
+        builder.start()
+    }
+
+    fn on_redis(&self, redis: &Redis, program: Option<&Path>) -> Weir {
+        let text = Toml::new().server(ONE_WORKER).redis("single", &[redis.address]);
+        let mut builder = Weir::build(&text.more(&self.read("toml")).text());
+        if let Some(program) = program {
+            builder = builder.program(program);
+        }
+        builder.start()
+    }
+
+    /// What was used is used, of each limit.
+    async fn goes_on(&self, weir: &Weir) {
+        let at = || self.file("toml").display().to_string();
+        let reply = ask(weir, "some").await;
+        assert_eq!(reply.status, 200, "{}", at());
+        let fresh = ask(weir, "new").await;
+        // With leases, a client is told of what the proxy has in hand.
+        if self.name != "leased" {
+            for limit in self.limits() {
+                assert_eq!(reply.remaining(&limit), QUOTA - USED - 1, "{}: {limit}", at());
+                assert_eq!(fresh.remaining(&limit), QUOTA - 1, "{}: {limit}", at());
+            }
+        }
+        for (client, left) in [("some", QUOTA - USED - 1), ("new", QUOTA - 1), ("all", 0)] {
+            for _ in 0..left {
+                assert_eq!(ask(weir, client).await.status, 200, "{}: {client}", at());
+            }
+            assert_eq!(ask(weir, client).await.status, 429, "{}: {client}", at());
+        }
+    }
 }
 
 async fn ask(weir: &Weir, client: &str) -> Reply {
     get(weir.http, "/", &[("x-client", client)]).await
 }
 
-/// One client uses some of each limit, and another one all.
-async fn count(weir: &Weir) {
+/// One client uses some of each limit, and another one all. Then the proxy ends, and what it has
+/// in hand goes back.
+async fn count(weir: &mut Weir) {
     for _ in 0..USED {
         assert_eq!(ask(weir, "some").await.status, 200);
     }
@@ -86,21 +143,8 @@ async fn count(weir: &Weir) {
         assert_eq!(ask(weir, "all").await.status, 200);
     }
     assert_eq!(ask(weir, "all").await.status, 429);
-}
-
-/// What was used is used, of each limit.
-async fn goes_on(weir: &Weir, release: &Path) {
-    let reply = ask(weir, "some").await;
-    assert_eq!(reply.status, 200);
-    for limit in limits(release) {
-        assert_eq!(reply.remaining(&limit), QUOTA - USED - 1, "{}: {limit}", release.display());
-    }
-    let reply = ask(weir, "all").await;
-    assert_eq!(reply.status, 429);
-    let fresh = ask(weir, "new").await;
-    for limit in limits(release) {
-        assert_eq!(fresh.remaining(&limit), QUOTA - 1, "{limit}");
-    }
+    weir.signal(Signal::TERM);
+    weir.exit();
 }
 
 /// Each key with its remaining lifetime in milliseconds and its content.
@@ -139,41 +183,45 @@ fn restore(connection: &mut Connection, text: &str) {
     }
 }
 
-/// Records the counters of a release, if one is asked for.
+/// Records the counters of a release that it does not have, if that is asked for.
 async fn record(time: &HeldTime) {
     let Ok(version) = std::env::var("WEIR_KEEP") else { return };
-    let release = Path::new(RELEASES).join(version);
-    time.set(RECORDED_S);
-    let mut weir = in_memory(&release, time, None);
-    count(&weir).await;
-    weir.signal(Signal::TERM);
-    weir.exit();
-    fs::copy(weir.folder().join(SNAPSHOT), release.join("counters.memory")).unwrap();
-    let redis = Redis::within(&[], &time.environment());
-    count(&on_redis(&release, &redis)).await;
-    fs::write(release.join("counters.redis"), dump(&mut redis.connect())).unwrap();
+    let program = std::env::var_os("WEIR_KEEP_WITH").map(PathBuf::from);
+    for name in SETS {
+        let kept = Kept { release: Path::new(RELEASES).join(&version), name };
+        if kept.file("redis").exists() {
+            continue;
+        }
+        time.set(RECORDED_S);
+        let mut weir = kept.in_memory(time, None, program.as_deref());
+        count(&mut weir).await;
+        fs::copy(weir.folder().join(SNAPSHOT), kept.file("memory")).unwrap();
+        let redis = Redis::within(&[], &time.environment());
+        count(&mut kept.on_redis(&redis, program.as_deref())).await;
+        fs::write(kept.file("redis"), dump(&mut redis.connect())).unwrap();
+    }
 }
 
 #[tokio::test]
 async fn kept_counters_of_each_release_go_on_in_memory_and_on_redis() {
     let time = HeldTime::running();
     record(&time).await;
-    for release in releases() {
+    for kept in Kept::all() {
         time.set(RECORDED_S + 1);
-        let snapshot = fs::read(release.join("counters.memory")).unwrap();
-        goes_on(&in_memory(&release, &time, Some(&snapshot)), &release).await;
+        let snapshot = fs::read(kept.file("memory")).unwrap();
+        kept.goes_on(&kept.in_memory(&time, Some(&snapshot), None)).await;
 
         let redis = Redis::within(&[], &time.environment());
-        let recorded = read(&release, "counters.redis");
+        let recorded = kept.read("redis");
         restore(&mut redis.connect(), &recorded);
-        goes_on(&on_redis(&release, &redis), &release).await;
+        kept.goes_on(&kept.on_redis(&redis, None)).await;
 
         // That release would find what this program writes: the same keys, with the same lifetimes.
         time.set(RECORDED_S);
         let redis = Redis::within(&[], &time.environment());
-        count(&on_redis(&release, &redis)).await;
+        count(&mut kept.on_redis(&redis, None)).await;
         let written = dump(&mut redis.connect());
-        assert_eq!(keys(&written), keys(&recorded), "{}", release.display());
+        assert_eq!(keys(&written), keys(&recorded), "{}", kept.file("redis").display());
     }
 }
 
@@ -185,7 +233,7 @@ fn kept_configurations_of_each_release_have_no_errors() {
         let mut checked = 0;
         for path in tables {
             let text = fs::read_to_string(&path).unwrap();
-            // `counters.toml` is a part of a configuration.
+            // A table of limits is a part of a configuration.
             if !text.contains("[[listeners]]") {
                 continue;
             }
