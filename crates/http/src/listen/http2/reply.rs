@@ -90,7 +90,7 @@ impl ReplySender {
                     return Poll::Ready(());
                 }
                 if ends {
-                    return Poll::Ready(self.end());
+                    return self.end();
                 }
                 continue;
             }
@@ -110,7 +110,7 @@ impl ReplySender {
                         // They have a field that HTTP/2 does not, or the stream has ended.
                         self.stream.send_reset(Reason::INTERNAL_ERROR);
                     }
-                    return Poll::Ready(self.end());
+                    return self.end();
                 }
                 Some(Err(error)) => {
                     self.stream.send_reset(reason(&error));
@@ -118,7 +118,7 @@ impl ReplySender {
                 }
                 None => {
                     let _ = self.send(Bytes::new(), true);
-                    return Poll::Ready(self.end());
+                    return self.end();
                 }
             }
         }
@@ -163,12 +163,13 @@ impl ReplySender {
         self.stream.send_data(piece, is_last)
     }
 
-    /// h2 has the whole reply. What it has not sent yet is the connection's to watch.
-    fn end(&self) {
+    /// Ready: h2 has the whole reply. What it has not sent yet is the connection's to watch.
+    fn end(&self) -> Poll<()> {
         if Arc::strong_count(&self.pieces) > 1 {
             let unread_max = self.send_idle.saturating_mul(LAST_PIECE_PATIENCE);
             self.state.send_by(clock::monotonic() + unread_max, &self.pieces);
         }
+        Poll::Ready(())
     }
 }
 
