@@ -2,9 +2,8 @@
 //! and the worker that drains it. All of them run on one worker, except that any worker may reclaim
 //! an idle connection. Knows nothing about requests.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
@@ -12,10 +11,6 @@ use crate::clock;
 
 /// The zero point of [`ConnectionState::millis`].
 static BEGAN: LazyLock<Instant> = LazyLock::new(clock::monotonic);
-
-/// Shared by the pieces of an HTTP/2 reply, and so by those that are not sent yet.
-#[derive(Debug, Default)]
-pub(super) struct ReplyPieces(());
 
 /// See the module documentation.
 #[derive(Debug, Default)]
@@ -30,9 +25,6 @@ pub(super) struct ConnectionState {
     /// HTTP/2: tunnels that have not ended.
     tunnels: AtomicUsize,
     had_streams: AtomicBool,
-    /// HTTP/2: replies that were given to h2 as a whole and may not be sent yet, each with its
-    /// deadline, the oldest first.
-    unsent: Mutex<VecDeque<(Instant, Weak<ReplyPieces>)>>,
     /// Set when the connection was upgraded. It is then read by another task, whose waker follows.
     upgraded: AtomicBool,
     upgraded_waker: Mutex<Option<Waker>>,
@@ -128,19 +120,6 @@ impl ConnectionState {
     pub(super) fn stream_ended(&self) {
         self.streams.fetch_sub(1, Ordering::Relaxed);
         self.wake();
-    }
-
-    /// Notes that the rest of a reply has to be sent by then: it is until all `pieces` are dropped.
-    pub(super) fn send_by(&self, until: Instant, pieces: &Arc<ReplyPieces>) {
-        let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
-        unsent.push_back((until, Arc::downgrade(pieces)));
-    }
-
-    /// The deadline of the oldest reply that is not sent yet.
-    pub(super) fn unsent_until(&self) -> Option<Instant> {
-        let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
-        while unsent.pop_front_if(|(_, pieces)| pieces.strong_count() == 0).is_some() {}
-        unsent.front().map(|(until, _)| *until)
     }
 
     /// A stream of HTTP/2 has become a tunnel.

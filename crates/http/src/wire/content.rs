@@ -386,8 +386,7 @@ impl Content {
             }
             Kind::Empty | Kind::Full(_) | Kind::Failed => return,
         };
-        let may_come = self.linger && !stream.is_end_stream() && !stream.is_waiting();
-        if may_come && tokio::runtime::Handle::try_current().is_ok() {
+        if self.linger && !stream.is_end_stream() && tokio::runtime::Handle::try_current().is_ok() {
             // There is at most one such task per open stream: the stream counts as open until it
             // ends.
             linger::discard(stream);

@@ -1,5 +1,5 @@
 //! Reads the rest of an HTTP/2 stream that was dropped, within bounds, so that a peer that is still
-//! sending sees the reply and not a reset.
+//! sending sees the reply and not a reset: curl takes a reset after a reply for a failure.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -15,6 +15,7 @@ const LINGER_TIME: Duration = Duration::from_secs(5);
 
 /// Reads and discards `stream` in a task of its own.
 pub(super) fn discard(mut stream: StreamBody) {
+    stream.unwanted();
     let reading = async move {
         let mut bytes = 0;
         while let Some(Ok(frame)) = poll_fn(|cx| stream.poll_frame(cx)).await {

@@ -122,9 +122,11 @@ impl StreamBody {
         }
     }
 
-    /// Whether the peer sends nothing before it is asked to.
-    pub(super) fn is_waiting(&self) -> bool {
-        matches!(self, Self::Request(request) if request.waiting.is_some())
+    /// Nobody wants the body: a client that waits is not asked to send it.
+    pub(super) fn unwanted(&mut self) {
+        if let Self::Request(request) = self {
+            request.waiting = None;
+        }
     }
 
     /// The bytes that are to come at least.

@@ -2,10 +2,10 @@
 //! Knows neither how the connection was accepted nor what the handler does.
 //!
 //! h2 leaves three things to us: closing a connection that has no streams, resetting a stream whose
-//! client does not read its reply (`reply`), and not reading on while too many tasks of reset
-//! streams are still alive (rapid reset, CVE-2023-44487). h2 itself bounds streams, header lists,
-//! CONTINUATION frames and resets of streams that were never accepted, and answers one PING at a
-//! time.
+//! client does not read its reply (`reply`, `unsent`), and not reading on while too many tasks of
+//! reset streams are still alive (rapid reset, CVE-2023-44487). h2 itself bounds streams, header
+//! lists, CONTINUATION frames and resets of streams that were never accepted, and answers one PING
+//! at a time.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -27,11 +27,14 @@ use crate::clock;
 use crate::wire::{Timer, delegate_write};
 
 mod reply;
+mod shared;
 mod stream;
 mod tunnel;
+mod unsent;
 
-use reply::Piece;
+use shared::Shared;
 use stream::Streams;
+use unsent::{Piece, Unsent};
 
 /// How much of one request's body a client may send before the upstream has taken it.
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
@@ -96,7 +99,8 @@ where
         .max_local_error_reset_streams(Some(ERROR_RESETS_MAX))
         .enable_connect_protocol()
         .handshake(stream);
-    let streams = Streams::new(context, permit, settings.send_idle);
+    let shared = Arc::new(Shared::new(&state, permit, settings.send_idle));
+    let streams = Streams::new(context, Arc::clone(&shared));
     let mut connection = Protocol { phase: Phase::Opening(handshake), is_closing: false, streams };
     let mut idle = IdleTimeout::new(settings);
     poll_fn(|cx| {
@@ -111,13 +115,10 @@ where
             if let Poll::Ready(done) = connection.poll(cx) {
                 return Poll::Ready(done.map_err(ConnectionError::Http2));
             }
-            match idle.poll(&state, connection.is_closing, cx) {
+            match idle.poll(&state, &shared.unsent, connection.is_closing, cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Expiry::NoRequest) => {
                     return Poll::Ready(Err(ConnectionError::HeadTimeout));
-                }
-                Poll::Ready(Expiry::Unread) => {
-                    return Poll::Ready(Err(ConnectionError::SendTimeout));
                 }
                 Poll::Ready(Expiry::NotClosed) => return Poll::Ready(Ok(())),
                 Poll::Ready(Expiry::Idle) => connection.close(),
@@ -205,8 +206,6 @@ enum Expiry {
     Idle,
     /// The client did not close after a GOAWAY.
     NotClosed,
-    /// The client does not read the end of a reply.
-    Unread,
 }
 
 impl IdleTimeout {
@@ -225,14 +224,16 @@ impl IdleTimeout {
     fn poll(
         &mut self,
         state: &ConnectionState,
+        unsent: &Unsent,
         closing: bool,
         cx: &mut Context<'_>,
     ) -> Poll<Expiry> {
         let (open, seen) = state.has_streams();
-        if let Some(until) = state.unsent_until() {
+        while let Some(until) = unsent.deadline() {
             self.activity = Activity::Busy;
             self.timer.arm(until);
-            return self.timer.poll(cx).map(|()| Expiry::Unread);
+            ready!(self.timer.poll(cx));
+            unsent.reset_late(clock::monotonic());
         }
         if open {
             self.activity = Activity::Busy;

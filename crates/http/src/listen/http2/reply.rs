@@ -5,51 +5,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use h2::{Reason, SendStream};
 use http_body::Body as _;
 
-use super::super::state::{ConnectionState, ReplyPieces};
+use super::shared::Shared;
+use super::unsent::{Piece, Pieces};
 use crate::clock;
 use crate::wire::{Body, BodyError, Timer};
 
 /// Maximum bytes of a piece: h2 takes the whole of one as soon as a byte of it may be sent.
 const PIECE_BYTES_MAX: usize = 64 << 10;
-/// How many times `send_idle` the last pieces of replies may wait to be read. They end with the
-/// connection alone, and share it with each other.
-const LAST_PIECE_PATIENCE: u32 = 5;
-
-/// What is given to h2.
-pub(super) struct Piece {
-    bytes: Bytes,
-    /// Of a reply. Once h2 has all of it the stream's task is over, although the client may not
-    /// have read it: the connection knows of it as long as one piece lives.
-    _reply: Option<Arc<ReplyPieces>>,
-}
-
-impl Piece {
-    /// A piece that is not a reply's.
-    pub(super) fn new(bytes: Bytes) -> Self {
-        Self { bytes, _reply: None }
-    }
-}
-
-impl Buf for Piece {
-    #[inline]
-    fn remaining(&self) -> usize {
-        self.bytes.len()
-    }
-
-    #[inline]
-    fn chunk(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    #[inline]
-    fn advance(&mut self, bytes: usize) {
-        self.bytes.advance(bytes);
-    }
-}
 
 /// Sends one body. When the client has not taken a piece within `send_idle`, or at the request's
 /// deadline, the stream is reset.
@@ -58,24 +24,18 @@ pub(super) struct ReplySender {
     body: Body,
     /// What was read of the body and not given to h2 yet.
     unsent: Bytes,
-    pieces: Arc<ReplyPieces>,
+    pieces: Arc<Pieces>,
     timer: Timer,
     send_idle: Duration,
-    state: Arc<ConnectionState>,
 }
 
 impl ReplySender {
-    pub(super) fn new(
-        stream: SendStream<Piece>,
-        body: Body,
-        state: &Arc<ConnectionState>,
-        send_idle: Duration,
-    ) -> Self {
-        let (unsent, pieces, state) = (Bytes::new(), Arc::default(), Arc::clone(state));
-        Self { stream, body, unsent, pieces, timer: Timer::default(), send_idle, state }
+    pub(super) fn new(stream: SendStream<Piece>, body: Body, send_idle: Duration) -> Self {
+        let (unsent, pieces, timer) = (Bytes::new(), Arc::default(), Timer::default());
+        Self { stream, body, unsent, pieces, timer, send_idle }
     }
 
-    /// Sends on. Ready when everything was given to h2, or the stream was reset.
+    /// Sends on. Ready when the stream has ended, with everything given to h2 or a reset.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if !self.unsent.is_empty() {
@@ -90,7 +50,7 @@ impl ReplySender {
                     return Poll::Ready(());
                 }
                 if ends {
-                    return self.end();
+                    return Poll::Ready(());
                 }
                 continue;
             }
@@ -110,7 +70,7 @@ impl ReplySender {
                         // They have a field that HTTP/2 does not, or the stream has ended.
                         self.stream.send_reset(Reason::INTERNAL_ERROR);
                     }
-                    return self.end();
+                    return Poll::Ready(());
                 }
                 Some(Err(error)) => {
                     self.stream.send_reset(reason(&error));
@@ -118,7 +78,7 @@ impl ReplySender {
                 }
                 None => {
                     let _ = self.send(Bytes::new(), true);
-                    return self.end();
+                    return Poll::Ready(());
                 }
             }
         }
@@ -154,22 +114,17 @@ impl ReplySender {
         self.timer.poll(cx).map(|()| self.stream.send_reset(Reason::CANCEL))
     }
 
+    /// What h2 has not sent yet is the connection's to watch.
+    pub(super) fn end(self, shared: &Shared) {
+        shared.ended(&self.pieces, self.stream);
+    }
+
     /// Gives h2 a piece.
     ///
     /// # Errors
     /// The stream has ended.
     fn send(&mut self, bytes: Bytes, is_last: bool) -> Result<(), h2::Error> {
-        let piece = Piece { bytes, _reply: Some(Arc::clone(&self.pieces)) };
-        self.stream.send_data(piece, is_last)
-    }
-
-    /// Ready: h2 has the whole reply. What it has not sent yet is the connection's to watch.
-    fn end(&self) -> Poll<()> {
-        if Arc::strong_count(&self.pieces) > 1 {
-            let unread_max = self.send_idle.saturating_mul(LAST_PIECE_PATIENCE);
-            self.state.send_by(clock::monotonic() + unread_max, &self.pieces);
-        }
-        Poll::Ready(())
+        self.stream.send_data(Piece::new(bytes, &self.pieces), is_last)
     }
 }
 
@@ -181,11 +136,9 @@ fn reason(error: &BodyError) -> Reason {
     while let Some(error) = source {
         if let Some(reason) = error.downcast_ref::<h2::Error>().and_then(h2::Error::reason) {
             return match reason {
-                // The request was processed, and the connection goes on.
-                Reason::REFUSED_STREAM | Reason::HTTP_1_1_REQUIRED | Reason::NO_ERROR => {
-                    Reason::INTERNAL_ERROR
-                }
-                reason => reason,
+                // What others say of the stream, the request or the connection is between us.
+                Reason::CANCEL | Reason::ENHANCE_YOUR_CALM | Reason::INADEQUATE_SECURITY => reason,
+                _ => Reason::INTERNAL_ERROR,
             };
         }
         source = error.source();
@@ -203,6 +156,7 @@ mod tests {
         assert_eq!(of(Reason::CANCEL), Reason::CANCEL);
         assert_eq!(of(Reason::ENHANCE_YOUR_CALM), Reason::ENHANCE_YOUR_CALM);
         assert_eq!(of(Reason::REFUSED_STREAM), Reason::INTERNAL_ERROR, "it is not to be repeated");
+        assert_eq!(of(Reason::PROTOCOL_ERROR), Reason::INTERNAL_ERROR, "the client broke no rule");
         assert_eq!(super::reason(&BodyError::Reset), Reason::INTERNAL_ERROR);
         let cut = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
         assert_eq!(super::reason(&BodyError::Cut(Arc::new(cut))), Reason::INTERNAL_ERROR);

@@ -4,19 +4,19 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::task::{Context, Poll, Waker, ready};
 
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::header::DATE;
 use http::{Method, StatusCode};
+use http_body::Body as _;
 
 use super::super::Handler;
 use super::super::context::ConnectionContext;
-use super::super::permits::Permit;
-use super::super::state::ConnectionState;
-use super::reply::{Piece, ReplySender};
+use super::reply::ReplySender;
+use super::shared::Shared;
+use super::unsent::Piece;
 use super::{STREAM_WINDOW_BYTES, tunnel};
 use crate::http1;
 use crate::wire::{
@@ -44,43 +44,33 @@ const OF_CONNECTIONS: KnownSet = KnownSet::of(&[
 /// Starts the tasks of a connection's streams on its worker.
 pub(super) struct Streams<H> {
     context: Arc<ConnectionContext<H>>,
-    permit: Arc<Permit>,
-    send_idle: Duration,
+    shared: Arc<Shared>,
 }
 
 impl<H: Handler> Streams<H> {
-    /// `send_idle` is how long a client may take nothing of a reply.
-    pub(super) fn new(
-        context: Arc<ConnectionContext<H>>,
-        permit: Arc<Permit>,
-        send_idle: Duration,
-    ) -> Self {
-        Self { context, permit, send_idle }
+    pub(super) fn new(context: Arc<ConnectionContext<H>>, shared: Arc<Shared>) -> Self {
+        Self { context, shared }
     }
 
     /// Answers a request.
     pub(super) fn begin(&self, request: http::Request<RecvStream>, replier: SendResponse<Piece>) {
-        let state = &self.context.state;
-        state.stream_opened();
-        let open = OpenStream { state: Arc::clone(state), permit: Arc::clone(&self.permit) };
+        self.shared.state.stream_opened();
+        let open = OpenStream(Arc::clone(&self.shared));
         let replier = Arc::new(Replier::new(replier));
         // Boxed: a task is moved when it is started and when it has ended, and what answers a
         // request is kilobytes.
         let answer = Box::pin(answer(request, Arc::clone(&self.context), Arc::clone(&replier)));
         let phase = Phase::Answering { answer, replier: OwnedReplier(replier) };
-        tokio::spawn(StreamTask { phase, open, send_idle: self.send_idle });
+        tokio::spawn(StreamTask { phase, open });
     }
 }
 
-/// Keeps the connection counted as open, and its state informed, until the stream has ended.
-struct OpenStream {
-    state: Arc<ConnectionState>,
-    permit: Arc<Permit>,
-}
+/// Keeps the connection informed until the stream's task has ended.
+struct OpenStream(Arc<Shared>);
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        self.state.stream_ended();
+        self.0.state.stream_ended();
     }
 }
 
@@ -89,14 +79,19 @@ impl Drop for OpenStream {
 struct StreamTask<A> {
     phase: Phase<A>,
     open: OpenStream,
-    send_idle: Duration,
 }
 
 enum Phase<A> {
     /// The handler works.
-    Answering { answer: Pin<Box<A>>, replier: OwnedReplier },
+    Answering {
+        answer: Pin<Box<A>>,
+        replier: OwnedReplier,
+    },
     /// The reply's body is sent.
     Sending(ReplySender),
+    /// The reply has no body, and this is read to its end to be known as whole.
+    Reading(Body),
+    Ended,
 }
 
 impl<A: Future<Output = Answer>> Future for StreamTask<A> {
@@ -106,18 +101,29 @@ impl<A: Future<Output = Answer>> Future for StreamTask<A> {
         let this = &mut *self;
         if let Phase::Answering { answer, replier } = &mut this.phase {
             let Poll::Ready(answer) = answer.as_mut().poll(cx) else {
-                // Ready if the client has reset the stream, or the connection has failed.
                 return replier.0.poll_gone(cx);
             };
-            let sent = replier.0.send(answer, &this.open);
-            let Some((stream, body)) = sent else { return Poll::Ready(()) };
-            let sender = ReplySender::new(stream, body, &this.open.state, this.send_idle);
-            this.phase = Phase::Sending(sender);
+            let shared = &this.open.0;
+            this.phase = match replier.0.send(answer, shared) {
+                Some((Some(stream), body)) => {
+                    Phase::Sending(ReplySender::new(stream, body, shared.send_idle))
+                }
+                Some((None, body)) => Phase::Reading(body),
+                None => Phase::Ended,
+            };
         }
         match &mut this.phase {
-            Phase::Sending(sender) => sender.poll(cx),
-            Phase::Answering { .. } => Poll::Ready(()),
+            Phase::Sending(sender) => {
+                ready!(sender.poll(cx));
+                if let Phase::Sending(sender) = std::mem::replace(&mut this.phase, Phase::Ended) {
+                    sender.end(&this.open.0);
+                }
+            }
+            // An upstream that sends something is not heard out.
+            Phase::Reading(body) => drop(ready!(Pin::new(body).poll_frame(cx))),
+            Phase::Answering { .. } | Phase::Ended => {}
         }
+        Poll::Ready(())
     }
 }
 
@@ -127,6 +133,8 @@ struct Answer {
     /// The client's half of a stream that asked for a tunnel. The tunnel begins if the reply says
     /// so.
     tunnel: Option<RecvStream>,
+    /// To a HEAD request.
+    is_head: bool,
 }
 
 /// Asks the handler.
@@ -150,6 +158,12 @@ async fn answer<H: Handler>(
         let mut request = Request::from_parts(&head, Body::empty());
         let length = declared_length(&head.headers);
         drop(head);
+        if let Some(length) = length
+            && request.fields.get_all(Known::ContentLength).nth(1).is_some()
+        {
+            // The next reader may not accept two (RFC 9110, 8.6).
+            request.fields.set(Known::ContentLength, itoa::Buffer::new().format(length));
+        }
         let waits = request
             .fields
             .get(Known::Expect)
@@ -166,11 +180,7 @@ async fn answer<H: Handler>(
     {
         reply.fields.append(Known::ContentLength, itoa::Buffer::new().format(bytes));
     }
-    // One of unknown length has nothing but its end, which is read.
-    if is_head && reply.body.length().is_some() {
-        reply.body = Body::empty();
-    }
-    Answer { reply, tunnel }
+    Answer { reply, tunnel, is_head }
 }
 
 /// Sends the heads of replies to one request. The stream's task shares it with the request, whose
@@ -221,11 +231,20 @@ impl Replier {
         }
     }
 
-    /// Sends the reply's head. Returns its body and where it goes; `None` if nothing is left to be
-    /// sent, or the client has gone away.
-    fn send(&self, answer: Answer, open: &OpenStream) -> Option<(SendStream<Piece>, Body)> {
-        let Answer { mut reply, tunnel } = answer;
+    /// Sends the reply's head. Returns its body and where it goes, which is nowhere if a reply to
+    /// such a request, or of such a status, has none. `None` if nothing is left to be done, or the
+    /// client has gone away.
+    fn send(
+        &self,
+        answer: Answer,
+        shared: &Arc<Shared>,
+    ) -> Option<(Option<SendStream<Piece>>, Body)> {
+        let Answer { mut reply, tunnel, is_head } = answer;
         reply.fields.remove_all(OF_CONNECTIONS);
+        if reply.status == StatusCode::NO_CONTENT {
+            // Clients take its length for an error (RFC 9110, 8.6).
+            reply.fields.remove(Known::ContentLength);
+        }
         let tunnel = reply.upgrade.take().zip(tunnel);
         let Response { status, fields, body, .. } = reply;
         let mut head = http::Response::new(());
@@ -235,17 +254,25 @@ impl Replier {
             head.headers_mut().insert(DATE, http1::date_value());
         }
         drop(fields);
-        let ends = tunnel.is_none() && http_body::Body::is_end_stream(&body);
+        let is_bodiless =
+            is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        let is_read = body.is_end_stream();
+        let ends = tunnel.is_none() && (is_bodiless || is_read);
         let mut sender = self.lock().sender.take()?;
         let Ok(stream) = sender.send_response(head, ends) else {
             sender.send_reset(Reason::INTERNAL_ERROR);
             return None;
         };
         if let Some((begin, requests)) = tunnel {
-            tunnel::begin(begin, stream, requests, (&open.state, &open.permit));
+            tunnel::begin(begin, stream, requests, shared);
             return None;
         }
-        (!ends).then_some((stream, body))
+        match (ends, is_read) {
+            (false, _) => Some((Some(stream), body)),
+            // One in memory is of no use.
+            (true, false) if body.is_streaming() => Some((None, body)),
+            (true, _) => None,
+        }
     }
 }
 

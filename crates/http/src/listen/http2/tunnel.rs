@@ -15,10 +15,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::super::Handler;
 use super::super::context::ConnectionContext;
-use super::super::permits::Permit;
-use super::super::state::ConnectionState;
 use super::STREAM_WINDOW_BYTES;
-use super::reply::Piece;
+use super::shared::Shared;
+use super::unsent::{Piece, Pieces};
 use crate::wire::websocket::{ACCEPT, KEY, WEBSOCKET, accept_of, new_key};
 use crate::wire::{Body, Charge, Known, Request, Response, Upgrade, counted};
 
@@ -88,48 +87,36 @@ pub(super) fn begin(
     upgrade: Upgrade,
     send: SendStream<Piece>,
     receive: RecvStream,
-    (state, permit): (&Arc<ConnectionState>, &Arc<Permit>),
+    shared: &Arc<Shared>,
 ) {
     let Upgrade::Callback(begin) = upgrade else { return };
+    shared.state.tunnel_opened();
     begin(Box::new(TunnelStream {
-        send,
+        send: Some(send),
+        pieces: Arc::default(),
         incoming: Incoming::new(receive),
-        _open: OpenTunnel::new(state, permit),
+        shared: Arc::clone(shared),
     }));
 }
 
-/// Keeps the connection from being taken for one without streams, and counted as open until the
-/// tunnel has ended.
-struct OpenTunnel {
-    state: Arc<ConnectionState>,
-    _permit: Arc<Permit>,
-}
-
-impl OpenTunnel {
-    fn new(state: &Arc<ConnectionState>, permit: &Arc<Permit>) -> Self {
-        state.tunnel_opened();
-        Self { state: Arc::clone(state), _permit: Arc::clone(permit) }
-    }
-}
-
-impl Drop for OpenTunnel {
-    fn drop(&mut self) {
-        self.state.tunnel_ended();
-    }
-}
-
-/// The client's end of a tunnel.
+/// The client's end of a tunnel. As long as it lives, the connection has a stream and its permit.
 struct TunnelStream {
-    send: SendStream<Piece>,
+    /// Present until it is dropped.
+    send: Option<SendStream<Piece>>,
+    pieces: Arc<Pieces>,
     incoming: Incoming,
-    _open: OpenTunnel,
+    shared: Arc<Shared>,
 }
 
 impl Drop for TunnelStream {
     /// What was written is still sent: h2 drops the data of a stream whose sending side is open.
     fn drop(&mut self) {
-        // It fails if the side was closed before, or the stream has been reset.
-        let _ = self.send.send_data(Piece::new(Bytes::new()), true);
+        if let Some(mut send) = self.send.take() {
+            // It fails if the side was closed before, or the stream has been reset.
+            let _ = send.send_data(Piece::new(Bytes::new(), &self.pieces), true);
+            self.shared.ended(&self.pieces, send);
+        }
+        self.shared.state.tunnel_ended();
     }
 }
 
@@ -172,11 +159,8 @@ impl AsyncRead for Incoming {
                 Some(Ok(data)) => this.unread = data,
                 Some(Err(error)) => {
                     this.charge.set(0);
-                    return Poll::Ready(match error.reason() {
-                        // The client has no more to say.
-                        Some(Reason::NO_ERROR | Reason::CANCEL) => Ok(()),
-                        _ => Err(io_error(error)),
-                    });
+                    // A reset is how a tunnel breaks off, whatever its reason (RFC 8441, 5).
+                    return Poll::Ready(Err(io_error(error)));
                 }
                 None => {
                     this.charge.set(0);
@@ -202,7 +186,10 @@ impl AsyncWrite for TunnelStream {
         if bytes.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        let stream = &mut self.send;
+        let this = &mut *self;
+        let Some(stream) = &mut this.send else {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        };
         // As for a reply: the rest is asked for when it is given to h2.
         stream.reserve_capacity(1);
         while stream.capacity() == 0 {
@@ -214,7 +201,7 @@ impl AsyncWrite for TunnelStream {
         }
         let taken = bytes.get(..bytes.len().min(WRITE_BYTES_MAX)).unwrap_or_default();
         let piece = counted(Bytes::copy_from_slice(taken));
-        stream.send_data(Piece::new(piece), false).map_err(io_error)?;
+        stream.send_data(Piece::new(piece, &this.pieces), false).map_err(io_error)?;
         Poll::Ready(Ok(taken.len()))
     }
 
@@ -224,7 +211,10 @@ impl AsyncWrite for TunnelStream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.send.send_data(Piece::new(Bytes::new()), true).map_err(io_error))
+        let this = &mut *self;
+        let Some(stream) = &mut this.send else { return Poll::Ready(Ok(())) };
+        let end = Piece::new(Bytes::new(), &this.pieces);
+        Poll::Ready(stream.send_data(end, true).map_err(io_error))
     }
 }
 

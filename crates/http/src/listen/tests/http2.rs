@@ -343,11 +343,14 @@ async fn get_with(client: &mut h2::client::SendRequest<Bytes>, path: &str) -> u1
 async fn a_refused_client_that_waits_for_a_100_gets_the_refusal_alone() {
     let server = start(settings());
     let mut client = plain_h2(&server).await;
-    let (mut reply, _upload) = client.send_request(post("/refused", true), false).unwrap();
+    let (mut reply, mut upload) = client.send_request(post("/refused", true), false).unwrap();
     assert_eq!(interim(&mut reply).await, []);
     let mut reply = reply.await.unwrap().into_parts().1;
     assert_eq!(reply.data().await.unwrap().unwrap(), "no");
+    // curl takes a reset after the reply for a failure. It would have come by now.
     assert_eq!(get_with(&mut client, "/hello").await, 200);
+    let reset = std::future::poll_fn(|cx| Poll::Ready(upload.poll_reset(cx))).await;
+    assert!(reset.is_pending(), "{reset:?}");
 }
 
 #[tokio::test]
@@ -383,6 +386,36 @@ async fn a_reply_has_a_date_and_a_length_and_nothing_of_its_connection() {
     let reply = sender.send_request(head).await.unwrap();
     assert_eq!(reply.headers()["content-length"], "5");
     assert_eq!(reply.into_body().collect().await.unwrap().to_bytes(), "");
+}
+
+#[tokio::test]
+async fn a_reply_without_a_body_has_none_whatever_it_was_given() {
+    let server = start(settings());
+    let (mut sender, _connection) = connect(&server).await;
+    let reply = sender.send_request(request("/no-content", empty())).await.unwrap();
+    assert_eq!(reply.status(), 204);
+    assert!(!reply.headers().contains_key("content-length"), "{reply:?}");
+    assert_eq!(reply.into_body().collect().await.unwrap().to_bytes(), "");
+    // The body of this one breaks off.
+    let mut head = request("/cut", empty());
+    *head.method_mut() = http::Method::HEAD;
+    let reply = sender.send_request(head).await.unwrap();
+    assert_eq!(reply.status(), 200);
+    assert_eq!(reply.into_body().collect().await.unwrap().to_bytes(), "");
+}
+
+#[tokio::test]
+async fn a_length_that_is_declared_twice_is_one_field() {
+    let server = start(settings());
+    let mut client = plain_h2(&server).await;
+    let mut request = post("/lengths", false);
+    for _ in 0..2 {
+        request.headers_mut().append("content-length", "6".parse().unwrap());
+    }
+    let (reply, mut upload) = client.send_request(request, false).unwrap();
+    upload.send_data("a body".into(), true).unwrap();
+    let mut body = reply.await.unwrap().into_body();
+    assert_eq!(body.data().await.unwrap().unwrap(), "1");
 }
 
 #[tokio::test]
@@ -466,4 +499,27 @@ async fn what_a_tunnel_has_written_is_sent_although_it_is_dropped() {
     while let Some(end) = receive.data().await {
         assert_eq!(end.expect("no reset"), "");
     }
+}
+
+#[tokio::test]
+async fn what_a_tunnel_has_written_keeps_the_connection_open_until_it_is_read() {
+    let short = Duration::from_millis(50);
+    let server = start(ConnectionSettings { keep_alive: short, ..settings() });
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let builder = h2::client::Builder::new().initial_window_size(1).handshake(stream).await;
+    let (mut client, connection) = builder.unwrap();
+    tokio::spawn(connection);
+    let (_send, mut receive) = tunnel(&mut client, "/last-words").await;
+    let mut text = Vec::new();
+    while let Some(data) = receive.data().await {
+        let data = data.expect("no reset");
+        text.extend_from_slice(&data);
+        // Longer than a connection may be idle.
+        tokio::time::sleep(2 * short).await;
+        if text == b"goodby" {
+            assert_eq!(get_with(&mut client, "/empty").await, 200, "no GOAWAY has come");
+        }
+        receive.flow_control().release_capacity(data.len()).unwrap();
+    }
+    assert_eq!(text, b"goodbye");
 }

@@ -152,9 +152,8 @@ impl Handler for TestHandler {
                 reply.body = request.body;
                 reply
             }
-            "/upload" | "/upload-later" | "/hints" | "/hop" | "/dated" | "/last-words" => {
-                self.http2(request).await
-            }
+            "/upload" | "/upload-later" | "/hints" | "/hop" | "/dated" | "/last-words"
+            | "/no-content" | "/lengths" => self.http2(request).await,
             path @ ("/wait" | "/wait-much") => {
                 let mut answered = Dropped(&self.0, false);
                 self.0.begun.notify_one();
@@ -189,6 +188,15 @@ impl TestHandler {
                 }
             }
             "/dated" => reply.fields.append("date", "then"),
+            "/no-content" => {
+                reply.status = StatusCode::NO_CONTENT;
+                reply.fields.append("content-length", "5");
+                reply.body = wire::full("hello");
+            }
+            "/lengths" => {
+                let lengths = request.fields.get_all("content-length").count();
+                reply.body = wire::full(lengths.to_string());
+            }
             "/last-words" => {
                 let goes = |mut stream: Box<dyn wire::Stream>| {
                     tokio::spawn(async move { stream.write_all(b"goodbye").await });
