@@ -243,10 +243,10 @@ impl IdleTimeout {
         let activity = if closing { Activity::Closing } else { Activity::Idle };
         if self.activity != activity {
             let wait = match (self.activity, activity) {
+                (Activity::Busy, Activity::Closing) if seen => self.send_idle,
+                (_, Activity::Closing) => CLOSE_TIMEOUT,
                 // A new connection gets the shorter time limit until its first request.
                 _ if !seen => self.request_header,
-                (Activity::Busy, Activity::Closing) => self.send_idle,
-                (_, Activity::Closing) => CLOSE_TIMEOUT,
                 _ => self.keep_alive,
             };
             let now = clock::monotonic();
@@ -255,8 +255,8 @@ impl IdleTimeout {
             state.mark_idle(now);
         }
         self.timer.poll(cx).map(|()| match activity {
-            _ if !seen => Expiry::NoRequest,
             Activity::Closing => Expiry::NotClosed,
+            _ if !seen => Expiry::NoRequest,
             Activity::Busy | Activity::Idle => Expiry::Idle,
         })
     }

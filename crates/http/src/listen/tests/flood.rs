@@ -351,3 +351,20 @@ async fn a_reply_with_trailers_that_nobody_reads_is_given_up_while_another_strea
     raw.request(5, "/empty").await;
     assert_eq!(raw.next(HEADERS).await.unwrap().stream, 5);
 }
+
+#[tokio::test]
+async fn a_client_that_never_asked_does_not_hold_a_drain() {
+    let long = Duration::from_secs(600);
+    let server = start(ConnectionSettings { request_header: long, ..settings() });
+    let mut silent = Raw::connect(&server).await;
+    assert!(silent.next(SETTINGS).await.is_some());
+    // Not even its preface has arrived.
+    let mut half = TcpStream::connect(server.address).await.unwrap();
+    half.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0").await.unwrap();
+    server.await_shown("weir_connections_open 2").await;
+    server.drain.start();
+    tokio::time::timeout(TEST_TIMEOUT, server.serving)
+        .await
+        .expect("serve() does not return")
+        .unwrap();
+}
