@@ -22,6 +22,8 @@ mod message;
 mod pace;
 #[path = "../../crates/http/src/wire/read_on.rs"]
 mod read_on;
+#[path = "../../crates/http/src/wire/stream.rs"]
+mod stream;
 #[path = "../../crates/http/src/wire/timeouts.rs"]
 mod timeouts;
 #[path = "../../crates/http/src/wire/timer.rs"]
