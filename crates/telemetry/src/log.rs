@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::{self, FormatEvent, FormatFields};
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::fmt::{self, FmtContext, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
@@ -331,10 +332,16 @@ fn write_all(output: BorrowedFd<'_>, bytes: &[u8]) -> (usize, Option<Errno>) {
 
 /// Written without the log, whose queue is full.
 fn dropped_line(count: u64) -> String {
+    let mut at = String::new();
+    // A string takes everything.
+    let _ = SystemTime.format_time(&mut format::Writer::new(&mut at));
     if JSON.load(Ordering::Relaxed) {
-        format!("{{\"level\":\"WARN\",\"message\":\"log lines dropped\",\"count\":{count}}}\n")
+        format!(
+            "{{\"timestamp\":\"{at}\",\"level\":\"WARN\",\"message\":\"log lines dropped\",\
+             \"count\":{count}}}\n"
+        )
     } else {
-        format!(" WARN log lines dropped count={count}\n")
+        format!("{at}  WARN log lines dropped count={count}\n")
     }
 }
 
@@ -398,6 +405,14 @@ mod tests {
             let found = is_torn_after(batch.as_bytes(), written, was_torn);
             assert_eq!(found, is_torn, "{batch:?} {written} {was_torn}");
         }
+    }
+
+    #[test]
+    fn lines_that_were_dropped_are_counted_in_a_line_with_its_time() {
+        let line = dropped_line(7);
+        let (at, rest) = line.split_once("Z  WARN ").expect("a time and a level");
+        assert!(at.starts_with("20") && at.len() >= "2026-11-29T12:00:00".len(), "{line}");
+        assert_eq!(rest, "log lines dropped count=7\n");
     }
 
     #[test]
