@@ -169,7 +169,8 @@ section! {
     BODY_IDLE "body_idle": Is<Time> = time(STEP, s(30)),
         "Time between two pieces of a request body, not for the whole body.";
     SEND_IDLE "send_idle": Is<Time> = time(STEP, s(60)),
-        "How long a client may read nothing of its response.";
+        "How long a client may read nothing of its response; over HTTP/2, how long it may take for \
+         64 KiB of one, and five times that for the end.";
     RATE_GRACE "rate_grace": Is<Time> = time(STEP, s(10)),
         "Time before `body_rate` and `send_rate` apply.";
     HALF_CLOSE "half_close": Is<Time> = time(STEP, s(1)),

@@ -18,7 +18,7 @@ const LAST_PIECE_PATIENCE: u32 = 5;
 pub(super) struct Shared {
     pub(super) state: Arc<ConnectionState>,
     pub(super) unsent: Unsent,
-    /// How long a client may take nothing of a reply.
+    /// How long a client may take for a piece of a reply.
     pub(super) send_idle: Duration,
     /// Keeps the connection counted as open.
     _permit: Arc<Permit>,

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
@@ -18,9 +19,10 @@ use super::reply::ReplySender;
 use super::shared::Shared;
 use super::unsent::Piece;
 use super::{STREAM_WINDOW_BYTES, tunnel};
+use crate::clock;
 use crate::http1;
 use crate::wire::{
-    Body, Fields, InterimSender, Known, KnownSet, Request, RequestStream, Response,
+    Body, Fields, InterimSender, Known, KnownSet, Request, RequestStream, Response, Timer,
     declared_length, is_padded,
 };
 
@@ -31,6 +33,8 @@ const PADDED: &str = "a header field's value begins or ends with a blank";
 const INTERIM_BYTES_MAX: usize = 16 << 10;
 /// What a field counts for besides its name and value (RFC 9113, 6.5.2).
 const FIELD_OVERHEAD_BYTES: usize = 32;
+/// How long the end of a body is waited for that a reply does not have.
+const END_WAIT: Duration = Duration::from_secs(1);
 /// The fields that speak of a connection of HTTP/1.1 (RFC 9113, 8.2.2).
 const OF_CONNECTIONS: KnownSet = KnownSet::of(&[
     Known::Connection,
@@ -90,7 +94,7 @@ enum Phase<A> {
     /// The reply's body is sent.
     Sending(ReplySender),
     /// The reply has no body, and this is read to its end to be known as whole.
-    Reading(Body),
+    Reading(Body, Timer),
     Ended,
 }
 
@@ -108,7 +112,11 @@ impl<A: Future<Output = Answer>> Future for StreamTask<A> {
                 Some((Some(stream), body)) => {
                     Phase::Sending(ReplySender::new(stream, body, shared.send_idle))
                 }
-                Some((None, body)) => Phase::Reading(body),
+                Some((None, body)) => {
+                    let mut timer = Timer::default();
+                    timer.arm(clock::monotonic() + END_WAIT);
+                    Phase::Reading(body, timer)
+                }
                 None => Phase::Ended,
             };
         }
@@ -119,8 +127,12 @@ impl<A: Future<Output = Answer>> Future for StreamTask<A> {
                     sender.end(&this.open.0);
                 }
             }
-            // An upstream that sends something is not heard out.
-            Phase::Reading(body) => drop(ready!(Pin::new(body).poll_frame(cx))),
+            // An upstream that sends something is not heard out, nor is one that waits.
+            Phase::Reading(body, timer) => {
+                if Pin::new(body).poll_frame(cx).is_pending() {
+                    return timer.poll(cx);
+                }
+            }
             Phase::Answering { .. } | Phase::Ended => {}
         }
         Poll::Ready(())

@@ -109,7 +109,9 @@ struct TunnelStream {
 }
 
 impl Drop for TunnelStream {
-    /// What was written is still sent: h2 drops the data of a stream whose sending side is open.
+    /// What was written is still sent: of a stream whose sending side is open, h2 drops the data
+    /// with its last handle. So a tunnel that Weir or the upstream has broken off ends for the
+    /// client as its socket would over HTTP/1.1, with the end of what was sent.
     fn drop(&mut self) {
         if let Some(mut send) = self.send.take() {
             // It fails if the side was closed before, or the stream has been reset.

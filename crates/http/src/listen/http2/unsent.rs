@@ -8,13 +8,10 @@ use std::time::Instant;
 use bytes::{Buf, Bytes};
 use h2::{Reason, SendStream};
 
-/// How many streams may have ended before those that were sent are forgotten.
-const FORGET_AFTER: usize = 64;
-
 /// What is given to h2.
 pub(super) struct Piece {
     bytes: Bytes,
-    /// Alive as long as one piece of the stream is.
+    /// Tells whether a piece of the stream is left.
     _pieces: Arc<Pieces>,
 }
 
@@ -45,18 +42,10 @@ impl Buf for Piece {
     }
 }
 
-/// See the module documentation. Shared by a connection and the tasks of its streams, which run on
-/// one worker.
+/// See the module documentation. Shared by a connection, the tasks of its streams and its tunnels,
+/// which run on one worker. In the order of their deadlines.
 #[derive(Default)]
-pub(super) struct Unsent(Mutex<Ended>);
-
-#[derive(Default)]
-struct Ended {
-    /// In the order of their deadlines.
-    streams: VecDeque<EndedStream>,
-    /// How many were left when those that were sent had last been forgotten.
-    left: usize,
-}
+pub(super) struct Unsent(Mutex<VecDeque<EndedStream>>);
 
 /// A stream of which h2 has everything. It is reset if that is not sent by then.
 struct EndedStream {
@@ -74,70 +63,36 @@ impl EndedStream {
 impl Unsent {
     /// Has the rest of a stream sent by then. No deadline may be before an earlier stream's.
     pub(super) fn send_by(&self, until: Instant, pieces: &Arc<Pieces>, stream: SendStream<Piece>) {
-        let mut ended = self.lock();
-        // One that is not read would keep all that come after it.
-        if ended.streams.len() > FORGET_AFTER.max(2 * ended.left) {
-            ended.streams.retain(|stream| !stream.is_sent());
-            ended.left = ended.streams.len();
-        }
-        ended.streams.push_back(EndedStream { until, pieces: Arc::downgrade(pieces), stream });
+        self.lock().push_back(EndedStream { until, pieces: Arc::downgrade(pieces), stream });
     }
 
-    /// The earliest deadline of a stream that is not sent yet.
+    /// Forgets the streams that were sent. Returns the earliest deadline of those that are left.
+    ///
+    /// All are looked at, each time: h2 tells a client whose upload is not wanted only once nobody
+    /// has a part of its stream.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let streams = &mut self.lock().streams;
-        while streams.pop_front_if(|stream| stream.is_sent()).is_some() {}
+        let mut streams = self.lock();
+        streams.retain(|stream| !stream.is_sent());
         streams.front().map(|stream| stream.until)
     }
 
     /// Resets the streams that should have been sent by now.
     pub(super) fn reset_late(&self, now: Instant) {
-        let streams = &mut self.lock().streams;
+        let mut streams = self.lock();
         while let Some(mut late) = streams.pop_front_if(|stream| stream.until <= now) {
             if !late.is_sent() {
+                tracing::debug!("a client has not read the end of a stream, which is reset");
                 late.stream.send_reset(Reason::CANCEL);
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ended> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The connection has ended.
+    pub(super) fn forget(&self) {
+        self.lock().clear();
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::clock;
-
-    #[tokio::test]
-    async fn one_that_is_not_read_keeps_no_others() {
-        const STREAMS: usize = 1_000;
-        let (near, far) = tokio::io::duplex(64 << 10);
-        let (mut client, driving) = h2::client::handshake(near).await.unwrap();
-        tokio::spawn(driving);
-        let serving = tokio::spawn(async move {
-            let mut server = h2::server::Builder::new().handshake::<_, Piece>(far).await.unwrap();
-            let unread = Arc::new(Pieces::default());
-            let (unsent, until) = (Unsent::default(), clock::monotonic());
-            for number in 0..STREAMS {
-                let (_request, mut replier) = server.accept().await.unwrap().unwrap();
-                let stream = replier.send_response(http::Response::new(()), false).unwrap();
-                let sent = Arc::new(Pieces::default());
-                unsent.send_by(until, if number == 0 { &unread } else { &sent }, stream);
-            }
-            let held = unsent.lock().streams.len();
-            assert!(held <= FORGET_AFTER + 2, "{held}");
-            assert_eq!(unsent.deadline(), Some(until));
-            unsent.reset_late(until);
-            assert_eq!(unsent.deadline(), None);
-        });
-        let mut replies = Vec::new();
-        for _ in 0..STREAMS {
-            client = client.ready().await.unwrap();
-            let request = http::Request::get("http://h/").body(()).unwrap();
-            replies.push(client.send_request(request, true).unwrap());
-        }
-        serving.await.unwrap();
+    fn lock(&self) -> MutexGuard<'_, VecDeque<EndedStream>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

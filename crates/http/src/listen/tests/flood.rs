@@ -156,6 +156,16 @@ async fn a_reply_of_which_one_byte_is_read_is_reset_and_the_others_go_on() {
     assert_eq!(raw.next(HEADERS).await.unwrap().stream, 5);
     server.handler.0.go.notify_one();
     assert_eq!(raw.next(DATA).await.unwrap().payload, b"w");
+    // Who reads may take as long for the next.
+    let mut raw = Raw::connect(&server).await;
+    raw.send(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 1]).await;
+    raw.request(1, "/hello").await;
+    assert_eq!(raw.next(DATA).await.unwrap().payload, b"h");
+    raw.send(WINDOW_UPDATE, 0, 1, &4_u32.to_be_bytes()).await;
+    assert_eq!(raw.next(DATA).await.unwrap().payload, b"ello");
+    tokio::time::sleep(send_idle * 6).await;
+    raw.request(3, "/hello").await;
+    assert_eq!(raw.next(DATA).await.unwrap().payload, b"h");
 }
 
 /// Always readable, so that a pending read is the guard's.

@@ -354,6 +354,37 @@ async fn a_refused_client_that_waits_for_a_100_gets_the_refusal_alone() {
 }
 
 #[tokio::test]
+async fn a_reply_that_is_not_read_keeps_no_other_stream_from_its_end() {
+    let server = start(settings());
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let opening =
+        h2::client::Builder::new().initial_window_size(1).handshake::<_, Bytes>(stream).await;
+    let (mut client, connection) = opening.unwrap();
+    tokio::spawn(connection);
+    let request = http::Request::get("http://api.example/hello").body(()).unwrap();
+    let _unread = client.send_request(request, true).unwrap().0.await.unwrap();
+    // An upload that is refused is read on for a while, and then reset.
+    let (reply, mut upload) = client.send_request(post("/refused", false), false).unwrap();
+    let mut body = reply.await.unwrap().into_body();
+    while let Some(data) = body.data().await {
+        body.flow_control().release_capacity(data.unwrap().len()).unwrap();
+    }
+    let reset = std::future::poll_fn(|cx| {
+        upload.reserve_capacity(16 << 10);
+        while let Poll::Ready(Some(Ok(bytes))) = upload.poll_capacity(cx) {
+            let piece = vec![0; bytes.min(16 << 10)];
+            if upload.send_data(piece.into(), false).is_err() {
+                break;
+            }
+            upload.reserve_capacity(16 << 10);
+        }
+        upload.poll_reset(cx)
+    });
+    let reset = tokio::time::timeout(TEST_TIMEOUT, reset).await.expect("the upload hangs");
+    assert_eq!(reset.unwrap(), h2::Reason::NO_ERROR);
+}
+
+#[tokio::test]
 async fn interim_replies_come_before_the_reply_as_many_as_fit() {
     let server = start(settings());
     let mut client = plain_h2(&server).await;
