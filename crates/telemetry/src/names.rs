@@ -82,7 +82,7 @@ names! {
     Counter CONNECTIONS "weir_connections" [] "Client connections accepted";
     Counter CONNECTIONS_REFUSED "weir_connections_refused" ["cause"] "Client connections closed at once: limit, address, accept";
     Counter CONNECTIONS_RECLAIMED "weir_connections_reclaimed" ["cause"] "Idle client connections closed to make room for others: limit, descriptors";
-    Counter CONNECTION_ERRORS "weir_connection_errors" ["cause"] "Client connections that ended early: malformed, tls_hello, head_too_large, head_timeout, send_timeout, send_slow, request_timeout, reply_cut, proxy_header, address (of a client that a proxy has named, and that has as many connections as it may), closed, other";
+    Counter CONNECTION_ERRORS "weir_connection_errors" ["cause"] "Client connections that ended early: malformed, tls_hello, head_too_large, head_timeout, send_timeout (also streams of HTTP/2 that were reset for it), send_slow, request_timeout, reply_cut, proxy_header, address (of a client that a proxy has named, and that has as many connections as it may), closed, other";
     Counter TLS_HANDSHAKES_FAILED "weir_tls_handshakes_failed" ["cause"] "TLS handshakes of clients that failed: timeout, closed, plain_text, incompatible, client_certificate, alert, malformed; or that an authority began to check a name: challenge";
     Counter TUNNELS "weir_tunnels" ["ending"] "Upgraded connections that have ended: closed, idle, client, upstream, limited";
     Counter RELOADS "weir_reloads" ["result"] "Reloads: applied, unchanged, refused";

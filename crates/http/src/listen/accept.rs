@@ -257,8 +257,16 @@ impl<H: Handler> Acceptor<H> {
         let (handler, permit) = (self.handler.clone(), Arc::new(permit));
         let listener = self.index;
         let permitted = Arc::clone(&permit);
-        let connection =
-            Connection { handler, address, state, permit: permitted, settings, listener, proxied };
+        let connection = Connection {
+            handler,
+            address,
+            state,
+            permit: permitted,
+            settings,
+            listener,
+            proxied,
+            errors: Arc::clone(&self.errors),
+        };
         let errors = Arc::clone(&self.errors);
         tokio::spawn(async move {
             // Held to the end of the task, so that `emptied` returns only after errors are logged

@@ -13,7 +13,7 @@ use rustls::ServerConfig;
 use tokio::net::TcpStream;
 
 use super::context::ConnectionContext;
-use super::error::ConnectionError;
+use super::error::{ConnectionError, ErrorCounters};
 use super::http1::{self, Http1End};
 use super::permits::Permit;
 use super::state::ConnectionState;
@@ -33,6 +33,7 @@ pub(super) struct Connection<H> {
     pub(super) listener: usize,
     /// Whether it begins with a header of the PROXY protocol.
     pub(super) proxied: bool,
+    pub(super) errors: Arc<ErrorCounters>,
 }
 
 impl<H: Handler> Connection<H> {
@@ -108,6 +109,7 @@ impl<H: Handler> Connection<H> {
                 handler: self.handler,
                 peer: Arc::new(peer),
                 state: self.state,
+                errors: self.errors,
             }),
             self.permit,
             self.settings,

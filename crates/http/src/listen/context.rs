@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Peer;
+use super::error::ErrorCounters;
 use super::state::ConnectionState;
 
 /// What all requests of a connection share. It is behind one `Arc` per connection, because the
@@ -11,4 +12,5 @@ pub(super) struct ConnectionContext<H> {
     pub(super) handler: H,
     pub(super) peer: Arc<Peer>,
     pub(super) state: Arc<ConnectionState>,
+    pub(super) errors: Arc<ErrorCounters>,
 }

@@ -141,6 +141,11 @@ impl ErrorCounters {
         };
         self.http.inc(cause);
     }
+
+    /// A stream of HTTP/2 was reset since its client did not read it in time.
+    pub(super) fn count_unread(&self) {
+        self.http.inc(HttpCause::SendTimeout);
+    }
 }
 
 impl From<io::Error> for ConnectionError {

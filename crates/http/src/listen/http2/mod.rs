@@ -34,7 +34,7 @@ mod unsent;
 
 use shared::Shared;
 use stream::Streams;
-use unsent::{Piece, Unsent};
+use unsent::Piece;
 
 /// How much of one request's body a client may send before the upstream has taken it.
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
@@ -99,7 +99,7 @@ where
         .max_local_error_reset_streams(Some(ERROR_RESETS_MAX))
         .enable_connect_protocol()
         .handshake(stream);
-    let shared = Arc::new(Shared::new(&state, permit, settings.send_idle));
+    let shared = Arc::new(Shared::new(&context, permit, settings.send_idle));
     let streams = Streams::new(context, Arc::clone(&shared));
     let phase = Phase::Opening(handshake);
     let mut connection =
@@ -117,7 +117,7 @@ where
             if let Poll::Ready(done) = connection.poll(cx) {
                 return Poll::Ready(done.map_err(ConnectionError::Http2));
             }
-            match idle.poll(&state, &shared.unsent, connection.is_closing, cx) {
+            match idle.poll(&state, &shared, connection.is_closing, cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Expiry::NoRequest) => {
                     return Poll::Ready(Err(ConnectionError::HeadTimeout));
@@ -233,16 +233,16 @@ impl IdleTimeout {
     fn poll(
         &mut self,
         state: &ConnectionState,
-        unsent: &Unsent,
+        shared: &Shared,
         closing: bool,
         cx: &mut Context<'_>,
     ) -> Poll<Expiry> {
         let (open, seen) = state.has_streams();
-        while let Some(until) = unsent.deadline() {
+        while let Some(until) = shared.unsent.deadline() {
             self.activity = Activity::Busy;
             self.timer.arm(until);
             ready!(self.timer.poll(cx));
-            unsent.reset_late(clock::monotonic());
+            shared.reset_late();
         }
         if open {
             self.activity = Activity::Busy;

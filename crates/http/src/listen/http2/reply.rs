@@ -2,8 +2,7 @@
 //! about the request.
 
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use h2::{Reason, SendStream};
@@ -26,23 +25,22 @@ pub(super) struct ReplySender {
     unsent: Bytes,
     pieces: Arc<Pieces>,
     timer: Timer,
-    send_idle: Duration,
 }
 
 impl ReplySender {
-    pub(super) fn new(stream: SendStream<Piece>, body: Body, send_idle: Duration) -> Self {
+    pub(super) fn new(stream: SendStream<Piece>, body: Body) -> Self {
         let (unsent, pieces, timer) = (Bytes::new(), Arc::default(), Timer::default());
-        Self { stream, body, unsent, pieces, timer, send_idle }
+        Self { stream, body, unsent, pieces, timer }
     }
 
     /// Sends on. Ready when the stream has ended, with everything given to h2 or a reset.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if !self.unsent.is_empty() {
                 match self.poll_capacity(cx) {
                     Poll::Ready(true) => {}
                     Poll::Ready(false) => return Poll::Ready(()),
-                    Poll::Pending => return self.poll_client(cx),
+                    Poll::Pending => return self.poll_client(shared, cx),
                 }
                 let piece = self.unsent.split_to(self.unsent.len().min(PIECE_BYTES_MAX));
                 let ends = self.unsent.is_empty() && self.body.is_end_stream();
@@ -102,16 +100,19 @@ impl ReplySender {
     }
 
     /// Waits for the client to take something.
-    fn poll_client(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_client(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Poll<()> {
         if self.stream.poll_reset(cx).is_ready() {
             return Poll::Ready(());
         }
         if !self.timer.is_armed() {
-            let until = clock::monotonic() + self.send_idle;
+            let until = clock::monotonic() + shared.send_idle;
             self.timer.arm(self.body.deadline().map_or(until, |deadline| deadline.min(until)));
         }
+        ready!(self.timer.poll(cx));
+        shared.errors.count_unread();
         // The task ends, but the rest of the request may still be read.
-        self.timer.poll(cx).map(|()| self.stream.send_reset(Reason::CANCEL))
+        self.stream.send_reset(Reason::CANCEL);
+        Poll::Ready(())
     }
 
     /// What h2 has not sent yet is the connection's to watch.

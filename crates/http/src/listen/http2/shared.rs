@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use h2::SendStream;
 
+use super::super::context::ConnectionContext;
+use super::super::error::ErrorCounters;
 use super::super::permits::Permit;
 use super::super::state::ConnectionState;
 use super::unsent::{Piece, Pieces, Unsent};
@@ -20,18 +22,26 @@ pub(super) struct Shared {
     pub(super) unsent: Unsent,
     /// How long a client may take for a piece of a reply.
     pub(super) send_idle: Duration,
+    pub(super) errors: Arc<ErrorCounters>,
     /// Keeps the connection counted as open.
     _permit: Arc<Permit>,
 }
 
 impl Shared {
-    pub(super) fn new(
-        state: &Arc<ConnectionState>,
+    pub(super) fn new<H>(
+        context: &ConnectionContext<H>,
         permit: Arc<Permit>,
         send_idle: Duration,
     ) -> Self {
-        let (state, unsent) = (Arc::clone(state), Unsent::default());
-        Self { state, unsent, send_idle, _permit: permit }
+        let (state, errors) = (Arc::clone(&context.state), Arc::clone(&context.errors));
+        Self { state, unsent: Unsent::default(), send_idle, errors, _permit: permit }
+    }
+
+    /// Resets the streams whose rest should have been sent by now.
+    pub(super) fn reset_late(&self) {
+        for _ in 0..self.unsent.reset_late(clock::monotonic()) {
+            self.errors.count_unread();
+        }
     }
 
     /// h2 has all of a stream. What it has not sent yet is watched from now on.

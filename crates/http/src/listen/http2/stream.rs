@@ -109,9 +109,7 @@ impl<A: Future<Output = Answer>> Future for StreamTask<A> {
             };
             let shared = &this.open.0;
             this.phase = match replier.0.send(answer, shared) {
-                Some((Some(stream), body)) => {
-                    Phase::Sending(ReplySender::new(stream, body, shared.send_idle))
-                }
+                Some((Some(stream), body)) => Phase::Sending(ReplySender::new(stream, body)),
                 Some((None, body)) => {
                     let mut timer = Timer::default();
                     timer.arm(clock::monotonic() + END_WAIT);
@@ -122,7 +120,7 @@ impl<A: Future<Output = Answer>> Future for StreamTask<A> {
         }
         match &mut this.phase {
             Phase::Sending(sender) => {
-                ready!(sender.poll(cx));
+                ready!(sender.poll(&this.open.0, cx));
                 if let Phase::Sending(sender) = std::mem::replace(&mut this.phase, Phase::Ended) {
                     sender.end(&this.open.0);
                 }

@@ -76,15 +76,16 @@ impl Unsent {
         streams.front().map(|stream| stream.until)
     }
 
-    /// Resets the streams that should have been sent by now.
-    pub(super) fn reset_late(&self, now: Instant) {
-        let mut streams = self.lock();
+    /// Resets the streams that should have been sent by now, and returns how many they are.
+    pub(super) fn reset_late(&self, now: Instant) -> usize {
+        let (mut streams, mut reset) = (self.lock(), 0);
         while let Some(mut late) = streams.pop_front_if(|stream| stream.until <= now) {
             if !late.is_sent() {
-                tracing::debug!("a client has not read the end of a stream, which is reset");
                 late.stream.send_reset(Reason::CANCEL);
+                reset += 1;
             }
         }
+        reset
     }
 
     /// The connection has ended.

@@ -152,6 +152,7 @@ async fn a_reply_of_which_one_byte_is_read_is_reset_and_the_others_go_on() {
     assert_eq!(raw.next(DATA).await.unwrap().payload, b"h");
     let reset = raw.next(RESET).await.unwrap();
     assert_eq!((reset.stream, reset.error()), (3, 8));
+    server.await_shown("weir_connection_errors_total{cause=\"send_timeout\"} 1").await;
     raw.request(5, "/empty").await;
     assert_eq!(raw.next(HEADERS).await.unwrap().stream, 5);
     server.handler.0.go.notify_one();
@@ -357,6 +358,7 @@ async fn a_reply_with_trailers_that_nobody_reads_is_given_up_while_another_strea
     raw.send(HEADERS, END_STREAM | END_HEADERS, 3, &[0, 1, b'x', 1, b'y']).await;
     let reset = raw.next(RESET).await.unwrap();
     assert_eq!((reset.stream, reset.error()), (3, 8));
+    server.await_shown("weir_connection_errors_total{cause=\"send_timeout\"} 1").await;
     // The others go on.
     raw.request(5, "/empty").await;
     assert_eq!(raw.next(HEADERS).await.unwrap().stream, 5);
