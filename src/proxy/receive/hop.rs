@@ -16,19 +16,13 @@ use crate::spelling::is_ambiguous;
 use crate::wire::{Fields, Known, KnownSet};
 
 /// A connection's own fields.
-const HOP_BY_HOP: KnownSet = KnownSet::of(&[
-    Known::Connection,
-    Known::KeepAlive,
-    Known::ProxyConnection,
-    Known::Te,
-    Known::TransferEncoding,
-    Known::Upgrade,
+const HOP_BY_HOP: KnownSet = KnownSet::OF_CONNECTIONS.with(KnownSet::of(&[
     Known::Http2Settings,
     Known::ProxyAuthenticate,
     Known::ProxyAuthorization,
     // This proxy's own field. A client or upstream that sends it would seem to speak for us.
     Known::WeirDegraded,
-]);
+]));
 
 /// Fields that `Connection` can't remove: framing, the target, and what proxies tell each other
 /// about the client. The same goes for all `X-Forwarded-*`.

@@ -19,16 +19,18 @@ pub(crate) enum Framing {
 
 const LENGTHS: KnownSet = KnownSet::of(&[Known::ContentLength, Known::TransferEncoding]);
 
-/// The framing of a request's body.
-pub(super) fn of_request(request: &Request) -> Result<Framing, HeadError> {
-    let fields = &request.fields;
+/// The framing of a request's body. Merges repeated lengths.
+pub(super) fn of_request(request: &mut Request) -> Result<Framing, HeadError> {
+    let fields = &mut request.fields;
     if !fields.present().meets(LENGTHS) {
         return Ok(Framing::Length(0));
     }
     if !fields.has(Known::TransferEncoding) {
-        return length(fields)
-            .map(Framing::Length)
-            .ok_or(HeadError::Malformed("Content-Length is not a single number"));
+        let length =
+            length(fields).ok_or(HeadError::Malformed("Content-Length is not a single number"))?;
+        // An upstream over HTTP/2 may not accept two.
+        fields.keep_first(Known::ContentLength);
+        return Ok(Framing::Length(length));
     }
     if fields.has(Known::ContentLength) {
         return Err(HeadError::Malformed(

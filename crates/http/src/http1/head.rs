@@ -154,8 +154,8 @@ fn whole_request(bytes: &[u8]) -> Result<(RequestHead, usize), HeadError> {
     let base = offset(head, raw.as_bytes());
     let span = |range: Range<usize>| Span::new(base + range.start..base + range.end);
     let fields = fields(head, parsed.headers).ok_or(BARE_LF)?;
-    let request = Request::new(method, version, fields, span(target), authority.map(span));
-    let framing = framing::of_request(&request)?;
+    let mut request = Request::new(method, version, fields, span(target), authority.map(span));
+    let framing = framing::of_request(&mut request)?;
     let keep_alive = keeps_alive(&request.fields, version);
     let expects_continue = version == Version::HTTP_11
         && framing != Framing::Length(0)

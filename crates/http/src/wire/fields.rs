@@ -249,6 +249,29 @@ impl Fields {
         found
     }
 
+    /// Makes equal `Content-Length` fields one: the next reader may not accept two (RFC 9110, 8.6).
+    pub(super) fn merge_lengths(&mut self) {
+        if !self.has(Known::ContentLength) {
+            return;
+        }
+        let mut lengths = self.get_all(Known::ContentLength);
+        let first = lengths.next();
+        let are_equal = lengths.all(|length| Some(length) == first);
+        drop(lengths);
+        if are_equal {
+            self.keep_first(Known::ContentLength);
+        }
+    }
+
+    /// Removes all fields with this name but the first.
+    pub(crate) fn keep_first(&mut self, name: Known) {
+        if self.get_all(name).nth(1).is_none() {
+            return;
+        }
+        let first = self.get(name).unwrap_or_default().to_vec();
+        self.set(name, first);
+    }
+
     /// Removes all fields with these names.
     pub fn remove_all(&mut self, names: KnownSet) {
         let Some(Block { lines, present, .. }) =
@@ -530,6 +553,20 @@ mod tests {
         let names: Vec<&str> = unique.map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["x-request-id", "traceparent", "ratelimit", "ratelimit"]);
         assert_eq!(map.len(), fields.iter().count());
+    }
+
+    #[test]
+    fn equal_lengths_become_one_and_others_stay() {
+        let merged = |lengths: &[&str]| {
+            let mut fields = Fields::new();
+            lengths.iter().for_each(|length| fields.append(Known::ContentLength, length));
+            fields.merge_lengths();
+            fields.get_all(Known::ContentLength).map(<[u8]>::to_vec).collect::<Vec<_>>()
+        };
+        assert_eq!(merged(&[]), Vec::<Vec<u8>>::new());
+        assert_eq!(merged(&["5"]), [b"5"]);
+        assert_eq!(merged(&["5", "5", "5"]), [b"5"]);
+        assert_eq!(merged(&["5", "6"]), [b"5", b"6"]);
     }
 
     #[test]

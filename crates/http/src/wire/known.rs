@@ -77,6 +77,22 @@ known! {
 pub struct KnownSet(u64);
 
 impl KnownSet {
+    /// The fields of a connection of HTTP/1.1, which HTTP/2 does not have (RFC 9113, 8.2.2).
+    pub const OF_CONNECTIONS: Self = Self::of(&[
+        Known::Connection,
+        Known::KeepAlive,
+        Known::ProxyConnection,
+        Known::Te,
+        Known::TransferEncoding,
+        Known::Upgrade,
+    ]);
+
+    /// The names of both.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     /// A set of these names.
     #[must_use]
     pub const fn of(names: &[Known]) -> Self {

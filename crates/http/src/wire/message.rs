@@ -137,6 +137,7 @@ impl Request {
     #[must_use]
     pub fn from_parts(head: &http::request::Parts, body: Body) -> Self {
         let mut fields = Fields::from(&head.headers);
+        fields.merge_lengths();
         let target = fields
             .keep(head.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str).as_bytes());
         let authority =
@@ -173,7 +174,9 @@ impl From<http::Request<Body>> for Request {
 impl From<http::Response<Body>> for Response {
     fn from(reply: http::Response<Body>) -> Self {
         let (head, body) = reply.into_parts();
-        Self { fields: Fields::from(&head.headers), ..Self::new(head.status, body) }
+        let mut fields = Fields::from(&head.headers);
+        fields.merge_lengths();
+        Self { fields, ..Self::new(head.status, body) }
     }
 }
 

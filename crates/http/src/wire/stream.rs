@@ -28,7 +28,7 @@ pub struct RequestStream {
     left: Option<u64>,
     /// The data has ended: trailers may follow.
     is_read: bool,
-    /// Whom to ask for a 100 (Continue): the client waits for one before it sends the body.
+    /// Sends the 100 (Continue) that the client waits for before it sends the body.
     waiting: Option<Arc<dyn InterimSender>>,
 }
 

@@ -440,3 +440,11 @@ fn a_reply_with_bare_lines_is_passed_on_with_whole_ones() {
     assert_eq!(out, b"X-Key: one\r\nContent-Length: 5\r\n");
     assert_eq!(head.framing, http1::Framing::Length(5));
 }
+
+#[test]
+fn a_length_that_is_written_twice_is_one_field() {
+    let head = parse("POST / HTTP/1.1", &["Content-Length: 7", "Content-Length: 07"]).unwrap();
+    let lengths: Vec<&[u8]> = head.request.fields.get_all("content-length").collect();
+    assert_eq!(lengths, [b"7"]);
+    assert_eq!(head.framing, crate::http1::Framing::Length(7));
+}

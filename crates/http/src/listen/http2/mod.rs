@@ -101,9 +101,7 @@ where
         .handshake(stream);
     let shared = Arc::new(Shared::new(&context, permit, settings.send_idle));
     let streams = Streams::new(context, Arc::clone(&shared));
-    let phase = Phase::Opening(handshake);
-    let mut connection =
-        Protocol { phase, is_closing: false, streams, shared: Arc::clone(&shared) };
+    let mut connection = Protocol { phase: Phase::Opening(handshake), is_closing: false, streams };
     let mut idle = IdleTimeout::new(settings);
     poll_fn(|cx| {
         state.set_waker(cx.waker());
@@ -136,12 +134,11 @@ struct Protocol<S, H> {
     /// A GOAWAY was sent, or will be once it is open.
     is_closing: bool,
     streams: Streams<H>,
-    shared: Arc<Shared>,
 }
 
 impl<S, H> Drop for Protocol<S, H> {
     fn drop(&mut self) {
-        self.shared.unsent.forget();
+        self.streams.shared.unsent.forget();
     }
 }
 

@@ -44,10 +44,7 @@ impl ReplySender {
                 }
                 let piece = self.unsent.split_to(self.unsent.len().min(PIECE_BYTES_MAX));
                 let ends = self.unsent.is_empty() && self.body.is_end_stream();
-                if self.send(piece, ends).is_err() {
-                    return Poll::Ready(());
-                }
-                if ends {
+                if self.send(piece, ends).is_err() || ends {
                     return Poll::Ready(());
                 }
                 continue;
@@ -137,7 +134,7 @@ fn reason(error: &BodyError) -> Reason {
     while let Some(error) = source {
         if let Some(reason) = error.downcast_ref::<h2::Error>().and_then(h2::Error::reason) {
             return match reason {
-                // What others say of the stream, the request or the connection is between us.
+                // The other codes are about our own connection to the upstream.
                 Reason::CANCEL | Reason::ENHANCE_YOUR_CALM | Reason::INADEQUATE_SECURITY => reason,
                 _ => Reason::INTERNAL_ERROR,
             };

@@ -35,20 +35,10 @@ const INTERIM_BYTES_MAX: usize = 16 << 10;
 const FIELD_OVERHEAD_BYTES: usize = 32;
 /// How long the end of a body is waited for that a reply does not have.
 const END_WAIT: Duration = Duration::from_secs(1);
-/// The fields that speak of a connection of HTTP/1.1 (RFC 9113, 8.2.2).
-const OF_CONNECTIONS: KnownSet = KnownSet::of(&[
-    Known::Connection,
-    Known::KeepAlive,
-    Known::ProxyConnection,
-    Known::Te,
-    Known::TransferEncoding,
-    Known::Upgrade,
-]);
-
 /// Starts the tasks of a connection's streams on its worker.
 pub(super) struct Streams<H> {
     context: Arc<ConnectionContext<H>>,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl<H: Handler> Streams<H> {
@@ -109,13 +99,13 @@ impl<A: Future<Output = Answer>> Future for StreamTask<A> {
             };
             let shared = &this.open.0;
             this.phase = match replier.0.send(answer, shared) {
-                Some((Some(stream), body)) => Phase::Sending(ReplySender::new(stream, body)),
-                Some((None, body)) => {
+                AfterHead::Send(stream, body) => Phase::Sending(ReplySender::new(stream, body)),
+                AfterHead::Read(body) => {
                     let mut timer = Timer::default();
                     timer.arm(clock::monotonic() + END_WAIT);
                     Phase::Reading(body, timer)
                 }
-                None => Phase::Ended,
+                AfterHead::Nothing => Phase::Ended,
             };
         }
         match &mut this.phase {
@@ -125,7 +115,7 @@ impl<A: Future<Output = Answer>> Future for StreamTask<A> {
                     sender.end(&this.open.0);
                 }
             }
-            // An upstream that sends something is not heard out, nor is one that waits.
+            // Whatever comes first ends it: the end, an error, data that no client gets, or time.
             Phase::Reading(body, timer) => {
                 if Pin::new(body).poll_frame(cx).is_pending() {
                     return timer.poll(cx);
@@ -168,12 +158,6 @@ async fn answer<H: Handler>(
         let mut request = Request::from_parts(&head, Body::empty());
         let length = declared_length(&head.headers);
         drop(head);
-        if let Some(length) = length
-            && request.fields.get_all(Known::ContentLength).nth(1).is_some()
-        {
-            // The next reader may not accept two (RFC 9110, 8.6).
-            request.fields.set(Known::ContentLength, itoa::Buffer::new().format(length));
-        }
         let waits = request
             .fields
             .get(Known::Expect)
@@ -193,6 +177,16 @@ async fn answer<H: Handler>(
     Answer { reply, tunnel, is_head }
 }
 
+/// What is left to be done once the head of a reply was sent.
+enum AfterHead {
+    /// The body is sent there.
+    Send(SendStream<Piece>, Body),
+    /// The reply has no body, as a reply to a HEAD request, but the upstream may send one.
+    Read(Body),
+    /// Nothing, also if the client has gone away.
+    Nothing,
+}
+
 /// Sends the heads of replies to one request. The stream's task shares it with the request, whose
 /// body or upstream sends interim ones.
 struct Replier(Mutex<ReplierState>);
@@ -206,8 +200,8 @@ struct ReplierState {
     task: Option<Waker>,
 }
 
-/// The task's share, without which nothing more is sent. h2 resets a stream by itself only when
-/// nobody has a part of it, and the request's body may live on.
+/// The task's handle. When it is dropped, nothing more is sent. h2 resets a stream by itself only
+/// when its last handle is dropped, and the request's body may still have one.
 struct OwnedReplier(Arc<Replier>);
 
 impl Drop for OwnedReplier {
@@ -241,16 +235,10 @@ impl Replier {
         }
     }
 
-    /// Sends the reply's head. Returns its body and where it goes, which is nowhere if a reply to
-    /// such a request, or of such a status, has none. `None` if nothing is left to be done, or the
-    /// client has gone away.
-    fn send(
-        &self,
-        answer: Answer,
-        shared: &Arc<Shared>,
-    ) -> Option<(Option<SendStream<Piece>>, Body)> {
+    /// Sends the reply's head.
+    fn send(&self, answer: Answer, shared: &Arc<Shared>) -> AfterHead {
         let Answer { mut reply, tunnel, is_head } = answer;
-        reply.fields.remove_all(OF_CONNECTIONS);
+        reply.fields.remove_all(KnownSet::OF_CONNECTIONS);
         if reply.status == StatusCode::NO_CONTENT {
             // Clients take its length for an error (RFC 9110, 8.6).
             reply.fields.remove(Known::ContentLength);
@@ -268,20 +256,19 @@ impl Replier {
             is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         let is_read = body.is_end_stream();
         let ends = tunnel.is_none() && (is_bodiless || is_read);
-        let mut sender = self.lock().sender.take()?;
+        let Some(mut sender) = self.lock().sender.take() else { return AfterHead::Nothing };
         let Ok(stream) = sender.send_response(head, ends) else {
             sender.send_reset(Reason::INTERNAL_ERROR);
-            return None;
+            return AfterHead::Nothing;
         };
         if let Some((begin, requests)) = tunnel {
             tunnel::begin(begin, stream, requests, shared);
-            return None;
+            return AfterHead::Nothing;
         }
-        match (ends, is_read) {
-            (false, _) => Some((Some(stream), body)),
-            // One in memory is of no use.
-            (true, false) if body.is_streaming() => Some((None, body)),
-            (true, _) => None,
+        match ends {
+            false => AfterHead::Send(stream, body),
+            true if !is_read && body.is_streaming() => AfterHead::Read(body),
+            true => AfterHead::Nothing,
         }
     }
 }
@@ -289,7 +276,7 @@ impl Replier {
 impl InterimSender for Replier {
     fn send(&self, status: StatusCode, fields: &Fields) {
         let mut fields = fields.clone();
-        fields.remove_all(OF_CONNECTIONS);
+        fields.remove_all(KnownSet::OF_CONNECTIONS);
         let fields = fields.to_map();
         // The status is a field, too. A 100 is sent once, and always.
         let bytes = fields.iter().fold(FIELD_OVERHEAD_BYTES, |sum, (name, value)| {
